@@ -256,6 +256,8 @@ static __noinline int concerns(const struct arguments *arguments,
 		return arg[2] >> 56 || reaches(range, arg[0], bytes);
 	case LIEN_TOUCHES_RANGE:
 		return reaches(range, arg[0], arg[1]);
+	case LIEN_TOUCHES_RANGE_1:
+		return reaches(range, arg[1], arg[2]);
 	case LIEN_TOUCHES_AT_1:
 		return reaches(range, arg[1], 8);
 	case LIEN_TOUCHES_AT_2:

@@ -14,24 +14,6 @@
 #include "pids.h"
 #include "users.h"
 
-/* Returns how many references there are to a file; 0: it has been closed. */
-static __always_inline __u64 references_to(const struct lien_probe_share *key)
-{
-	const struct file *file = (const struct file *)key->file;
-	struct lien_probe_share now = {};
-	long count;
-
-	/* The kernel may have given the address to another file, or the page to something else. */
-	if (file_key(&now, file) || now.private_data != key->private_data ||
-		now.inode != key->inode || now.device != key->device || now.mode != key->mode)
-		return 0;
-	if (bpf_core_field_exists(file->f_ref))
-		count = BPF_CORE_READ(file, f_ref.refcnt.counter) + 1;
-	else
-		count = BPF_CORE_READ(file, f_count.counter);
-	return count > 0 ? count : 0;
-}
-
 static long count_references(struct bpf_map *map, struct lien_probe_share *key,
 	struct lien_probe_export *export, void *arg)
 {

@@ -168,7 +168,7 @@ int lien_mmap_exit(struct bpf_raw_tracepoint_args *ctx)
 	struct lien_event event;
 	struct file *file;
 	__u32 pid, dev;
-	int known, ours;
+	int known, ours, cards;
 
 	if (!read_mmap(&arguments, (void *)ctx->args[0], result) || !(arguments.prot & PROT_EXEC) ||
 		(__s32)arguments.fd < 0)
@@ -194,9 +194,10 @@ int lien_mmap_exit(struct bpf_raw_tracepoint_args *ctx)
 	       starts(event.library.name, "libnccl", 7) || starts(event.library.name, "liblien", 7);
 	if (!known && ours)
 		known = process_add(pid, &process) != 0;
-	if (!known && !ours && !starts(event.library.name, "libibverbs", 10) &&
-		!starts(event.library.name, "libmlx5", 7) &&
-		!starts(event.library.name, "libgdrapi", 9))
+	cards = starts(event.library.name, "libibverbs", 10) ||
+		starts(event.library.name, "libmlx5", 7) ||
+		starts(event.library.name, "libgdrapi", 9);
+	if (!known && !ours && !cards)
 		return 0;
 	event.type = LIEN_EVENT_LIBRARY;
 	event.pid = pid;
@@ -205,7 +206,7 @@ int lien_mmap_exit(struct bpf_raw_tracepoint_args *ctx)
 	event.t_entry = event.t_return = bpf_ktime_get_ns();
 	if (known && starts(event.library.name, "liblien", 7))
 		control_mapped(pid, &event);
-	if (ours)
+	if (ours || cards)
 		gate_library_mapped(pid);
 	emit(&event, LIEN_EVENT_SIZE(library), process.account);
 	return 0;

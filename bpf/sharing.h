@@ -14,9 +14,9 @@
 #define HANDLE_FD     1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */
 #define HANDLE_FABRIC 8 /* CU_MEM_HANDLE_TYPE_FABRIC */
 
-/* A user's exports rotate through as many slots as the user's share; the oldest is dropped. Exports
- * that the control library makes for a restore are closed soon, and rotate through half as many
- * slots of their own: those of the job may stay open. */
+/* A user's exports rotate through as many slots as the user's share, past those that are still open:
+ * nobody can import one that is closed. Exports that the control library makes for a restore are
+ * closed soon, and rotate through half as many slots of their own: those of the job may stay open. */
 struct export_slot {
 	__u64 account;
 	__u32 slot, control;
@@ -50,28 +50,44 @@ static __noinline struct file *file_of_fd(__s64 fd)
 	return file;
 }
 
-/* Makes room for another export of the user. Returns its slot, or -1. */
+/* Is the slot's export known, and still open? If not, it is forgotten. */
+static __noinline int is_taken(struct export_slot *key)
+{
+	struct export *export = bpf_map_lookup_elem(&export_slots, key);
+	struct lien_probe_export *known = export ? bpf_map_lookup_elem(&shares, &export->file) : 0;
+
+	if (!known || known->number != export->number)
+		return 0;
+	if (references_to(&export->file))
+		return 1;
+	bpf_map_delete_elem(&shares, &export->file);
+	return 0;
+}
+
+#define SLOTS_TRIED 16
+
+/* Finds a slot for another export of the user. Returns 0, or -1: there is none, or too few. */
 static __always_inline int export_slot(struct export_slot *key, __u64 account, __u32 control)
 {
-	__u32 entries = (control ? EXPORTS_MAX / 2 : EXPORTS_MAX) >> lien_room_shift;
+	__u32 entries = (control ? EXPORTS_MAX / 2 : EXPORTS_MAX) >> lien_room_shift, tried;
 	struct account *user = account_get(account);
-	struct export *oldest;
-	struct lien_probe_export *known;
 
 	if (!user)
 		return -1;
 	key->account = account;
 	key->control = control;
-	key->slot = __sync_fetch_and_add(&user->exports[control & 1], 1);
-	key->slot %= account == ACCOUNT_ROOT ? SHARE_OF_ROOT(entries) : SHARE_OF_USER(entries);
-	oldest = bpf_map_lookup_elem(&export_slots, key);
-	known = oldest ? bpf_map_lookup_elem(&shares, &oldest->file) : 0;
-	if (known && known->number == oldest->number)
-		bpf_map_delete_elem(&shares, &oldest->file);
-	return 0;
+	for (tried = 0; tried < SLOTS_TRIED; tried++) {
+		key->slot = __sync_fetch_and_add(&user->exports[control & 1], 1);
+		key->slot %= account == ACCOUNT_ROOT ? SHARE_OF_ROOT(entries)
+						     : SHARE_OF_USER(entries);
+		if (!is_taken(key))
+			return 0;
+	}
+	return -1;
 }
 
-/* Returns the number of a new export by that descriptor; 0: it cannot be matched with an import. */
+/* Returns the number of a new export by that descriptor; 0: it cannot be matched with an import, so
+ * its memory stays where it is. */
 __noinline __u64 export_add(__u64 account, __s32 fd, __u32 control)
 {
 	struct lien_probe_export known = {.control = control & 1};

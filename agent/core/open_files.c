@@ -22,6 +22,7 @@ struct reading {
 	struct lien_job job;
 	const struct lien_probes *probes;
 	const struct lien_files *before; /* of the agent; it is not changed meanwhile */
+	uint64_t made;			 /* shares of the graph, when it was begun */
 	struct list list;
 };
 
@@ -65,8 +66,9 @@ static void files_read(struct lien_agent *agent, struct lien_job *job)
 	struct list before = agent->files->last;
 	unsigned i;
 
-	for (i = 0; i < files->closed_count; i++)
-		lien_graph_export_closed(agent->graph, files->closed[i]);
+	if (!reading->list.err)
+		lien_graph_open_exports(
+			agent->graph, reading->made, files->exports, files->exports_count);
 	for (i = 0; i < files->storage_count; i++)
 		note_storage(agent, files->storage[i]);
 	agent->files->last = reading->list;
@@ -86,6 +88,7 @@ static int begin(struct lien_agent *agent)
 		return -ENOMEM;
 	reading->probes = agent->probes;
 	reading->before = &agent->files->last.files;
+	reading->made = lien_graph_shares_made(agent->graph);
 	reading->job =
 		(struct lien_job){.work = read_files, .done = files_read, .drop = reading_free};
 	err = lien_worker_submit(agent->files->worker, &reading->job);

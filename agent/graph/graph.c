@@ -338,7 +338,7 @@ static void share_free(struct lien_graph *graph, struct lien_share *share)
 		lien_slab_put(&graph->slabs.shares, share);
 }
 
-static bool is_awaited(const struct lien_share *share)
+bool lien_share_awaited(const struct lien_share *share)
 {
 	return !share->control && !(share->number & LIEN_SHARE_BY_KEY) && !share->imports &&
 	       !share->closed;
@@ -346,7 +346,7 @@ static bool is_awaited(const struct lien_share *share)
 
 static void share_unlink(struct lien_share *share)
 {
-	share->allocation->awaited -= is_awaited(share);
+	share->allocation->awaited -= lien_share_awaited(share);
 	LIST_REMOVE(share, of_allocation);
 }
 
@@ -375,7 +375,7 @@ static void share_link(
 		lien_share_drop_control(graph, allocation);
 	first = LIST_FIRST(&allocation->shares);
 	share->allocation = allocation;
-	allocation->awaited += is_awaited(share);
+	allocation->awaited += lien_share_awaited(share);
 	if (first && first->control)
 		LIST_INSERT_AFTER(first, share, of_allocation);
 	else
@@ -466,7 +466,7 @@ struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_s
 {
 	struct lien_allocation *allocation = share->allocation;
 
-	allocation->awaited -= is_awaited(share);
+	allocation->awaited -= lien_share_awaited(share);
 	share->imports++;
 	if (allocation->let_go) {
 		graph->let_go[allocation->let_go - 1] = NULL;
@@ -496,17 +496,6 @@ void lien_allocation_drop_unheld(struct lien_graph *graph, struct lien_allocatio
 		allocation_free(graph, allocation);
 }
 
-void lien_graph_export_closed(struct lien_graph *graph, uint64_t number)
-{
-	struct lien_share *share = lien_share_find(graph, number);
-
-	/* If nothing holds it, an import may still be on its way through the ring. */
-	if (!share || share->control || !lien_allocation_held(share->allocation))
-		return;
-	share->allocation->awaited -= is_awaited(share);
-	share->closed = true;
-}
-
 struct lien_share *lien_share_copy(struct lien_graph *graph, struct lien_allocation *allocation,
 	const struct lien_share *like, const uint8_t *key)
 {
@@ -516,6 +505,7 @@ struct lien_share *lien_share_copy(struct lien_graph *graph, struct lien_allocat
 	if (!share)
 		return NULL;
 	*share = *like;
+	share->made = ++graph->shares_made;
 	share->has_key = key;
 	if (key)
 		memcpy(share->key, key, LIEN_KEY_BYTES);

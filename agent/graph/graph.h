@@ -119,6 +119,7 @@ struct lien_share {
 	LIST_ENTRY(lien_share) of_allocation;
 	struct lien_allocation *allocation;
 	uint64_t number;
+	uint64_t made; /* counts from 1 in this graph */
 	unsigned imports;
 	uint32_t call; /* enum lien_call: the export */
 	int32_t fd;    /* in the exporter, when it was made; -1: none */
@@ -469,8 +470,12 @@ struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *alloc
 
 /* NULL: no export with that number is known. */
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
-/* Nobody has the export's descriptor any more, so nobody will import it. */
-void lien_graph_export_closed(struct lien_graph *graph, uint64_t number);
+/* How many shares there have been: the value of the last one's .made. */
+uint64_t lien_graph_shares_made(const struct lien_graph *graph);
+/* Of the exports that the graph knew when so many had been made, these (sorted by number) were open
+ * later: nobody has a descriptor of another one, so nobody will import it. */
+void lien_graph_open_exports(
+	struct lien_graph *graph, uint64_t made, const uint64_t *open, unsigned count);
 
 /*
  * Is everything known that the process holds, as far as that is possible (LIEN_INCOMPLETE_ADOPTED)?

@@ -63,7 +63,7 @@ struct lien_graph {
 		struct lien_slab allocations, holdings, mappings, handles, reservations, shares;
 	} slabs;
 	struct lien_graph_stats stats;
-	uint64_t next_id, next_registration, next_binding;
+	uint64_t next_id, next_registration, next_binding, shares_made;
 	struct lien_allocation **let_go; /* a ring of LIEN_LET_GO_MAX; NULL: not yet needed */
 	unsigned next_let_go;
 	uint32_t next_comm;
@@ -150,6 +150,8 @@ struct lien_share *lien_share_copy(struct lien_graph *graph, struct lien_allocat
 	const struct lien_share *like, const uint8_t *key);
 /* Returns the share's allocation, which an import is about to hold again. */
 struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_share *share);
+/* Can it be imported, and has not been? */
+bool lien_share_awaited(const struct lien_share *share);
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
 /* The key names other memory from now on; imports that used it stay. */
 void lien_share_outdate(struct lien_graph *graph, struct lien_share *share);

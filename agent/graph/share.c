@@ -13,6 +13,34 @@ struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number)
 	return SPLAY_FIND(lien_share_tree, &graph->shares, &key);
 }
 
+uint64_t lien_graph_shares_made(const struct lien_graph *graph)
+{
+	return graph->shares_made;
+}
+
+/* If nothing holds it, an import may still be on its way through the ring. */
+static void note_closed(struct lien_share *share)
+{
+	if (share->control || share->closed || !lien_allocation_held(share->allocation))
+		return;
+	share->allocation->awaited -= lien_share_awaited(share);
+	share->closed = true;
+}
+
+void lien_graph_open_exports(
+	struct lien_graph *graph, uint64_t made, const uint64_t *open, unsigned count)
+{
+	struct lien_share *share;
+
+	SPLAY_FOREACH (share, lien_share_tree, &graph->shares) {
+		while (count && *open < share->number)
+			open++, count--;
+		if (!(share->number & LIEN_SHARE_BY_KEY) && share->made <= made &&
+			(!count || *open != share->number))
+			note_closed(share);
+	}
+}
+
 /* FNV-1a. A collision between two names on one node takes some 2^31 of them. */
 uint64_t lien_share_number(unsigned call, const uint8_t *key)
 {

@@ -7,12 +7,19 @@
 #include <string.h>
 
 #include <lien/cuda_abi.h>
+#include "agent/graph/array.h"
 #include "agent/graph/bytes.h"
 #include "agent/graph/known.h"
 #include "agent/graph/pids.h"
 #include "agent/offload/plan_internal.h"
 
 #define BOUND_STEPS 1000000 /* some 10 ms, on bindings to multicast objects */
+
+/* A process that imported memory of an owner that is not known; one of each user. */
+struct stranger {
+	const struct lien_process *process;
+	uint32_t round; /* the last one in which that memory was compared */
+};
 
 struct planner {
 	struct lien_graph *graph;
@@ -25,11 +32,9 @@ struct planner {
 	unsigned processes_room, left_room;
 	char *error;
 	size_t error_size;
-	/* Processes that may have imported memory from before the agent; NULL: none. */
-	const struct lien_process *late;    /* ran before it was watched, and has not been read */
-	const struct lien_process *unknown; /* imported memory of an unknown owner; */
-	uint32_t round;			    /* the last round in which that was compared */
-	/* Processes that may have called unseen, sorted by address. */
+	struct stranger *strangers;
+	unsigned strangers_count;
+	/* Processes that may have imported in a call that was not seen, sorted by address. */
 	const struct lien_process **unseen;
 	bool *unseen_holds; /* parallel to them: holds the current allocation */
 	unsigned unseen_count;
@@ -58,8 +63,10 @@ static enum lien_cause cause_of(const struct lien_process *process)
 		       : LIEN_CAUSE_UNABLE;
 }
 
-/* A process may have imported memory in calls that were not seen. */
+/* A process may have imported memory in calls that were not seen; */
 #define UNSEEN (LIEN_INCOMPLETE_LOST | LIEN_INCOMPLETE_UNPROBED | LIEN_INCOMPLETE_REWRITTEN)
+/* one that has only this, before the agent was there. */
+#define UNREAD LIEN_INCOMPLETE_LATE
 
 static int process_cmp(const void *a, const void *b)
 {
@@ -79,7 +86,7 @@ static int look_for_unseen(struct planner *planner)
 		return -ENOMEM;
 	for (process = lien_graph_first(planner->graph); process;
 		process = lien_graph_next(process))
-		if (process->cuda && process->incomplete & UNSEEN)
+		if (process->cuda && process->incomplete & (UNSEEN | UNREAD))
 			planner->unseen[planner->unseen_count++] = process;
 	qsort(planner->unseen, planner->unseen_count, sizeof(*planner->unseen), process_cmp);
 	return 0;
@@ -115,17 +122,25 @@ static bool may_get(const struct lien_process *process, const struct lien_proces
 	return !process->uid || process->uid == owner->uid;
 }
 
+/* May it have been exported before the agent was there? */
+static bool is_older(const struct lien_allocation *allocation)
+{
+	return allocation->found && allocation->prop.handle_types;
+}
+
 /* Returns a process that may have imported it in a call that was not seen; NULL: there is none. */
 static const struct lien_process *may_import(
 	struct planner *planner, const struct lien_allocation *allocation)
 {
+	const uint32_t reasons = is_older(allocation) ? UNSEEN | UNREAD : UNSEEN;
 	unsigned i;
 
-	if (!allocation->exports && !(allocation->found && allocation->prop.handle_types))
+	if (!allocation->exports && !is_older(allocation))
 		return NULL;
 	mark_holders(planner, allocation, true);
 	for (i = 0; i < planner->unseen_count; i++)
-		if (!planner->unseen_holds[i] && may_get(planner->unseen[i], allocation->owner))
+		if (!planner->unseen_holds[i] && planner->unseen[i]->incomplete & reasons &&
+			may_get(planner->unseen[i], allocation->owner))
 			break;
 	mark_holders(planner, allocation, false);
 	return i < planner->unseen_count ? planner->unseen[i] : NULL;
@@ -494,43 +509,57 @@ static const struct lien_process *importer_of(const struct lien_allocation *allo
 	return mapping && mapping->opened ? NULL : holding->process;
 }
 
-/* Finds processes that may have imported memory unseen. */
-static void look_for_importers(struct planner *planner)
+static struct stranger *stranger_of(struct planner *planner, uint32_t uid)
 {
-	const struct lien_allocation *allocation;
-	const struct lien_process *importer;
-	struct lien_process *process;
+	unsigned i;
 
-	for (process = lien_graph_first(planner->graph); process;
-		process = lien_graph_next(process))
-		if (process->cuda && process->incomplete & LIEN_INCOMPLETE_LATE)
-			planner->late = process;
-	for (allocation = lien_graph_first_allocation(planner->graph); allocation;
-		allocation = lien_graph_next_allocation((struct lien_allocation *)allocation)) {
-		importer = importer_of(allocation);
-		if (!importer || (planner->unknown && allocation->round >= planner->round))
-			continue;
-		planner->unknown = importer;
-		planner->round = allocation->round;
-	}
+	for (i = 0; i < planner->strangers_count; i++)
+		if (planner->strangers[i].process->uid == uid)
+			return &planner->strangers[i];
+	return NULL;
 }
 
-/* Returns NULL, or a reason: others may have what was handed out before the agent started. */
-static const char *imported_unseen(
-	const struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
+/* Finds out who imported memory of owners that are not known. */
+static int look_for_strangers(struct planner *planner)
 {
-	if (!allocation->found || !allocation->prop.handle_types)
-		return NULL;
-	if (planner->late) {
-		*holder = planner->late->pid;
-		return "it can be exported, and a process may have imported it before that was "
-		       "watched: `lien attach` reads what that one has";
+	struct lien_allocation *allocation;
+	const struct lien_process *importer;
+	struct stranger *stranger;
+	unsigned room = 0;
+	int err;
+
+	for (allocation = lien_graph_first_allocation(planner->graph); allocation;
+		allocation = lien_graph_next_allocation(allocation)) {
+		importer = importer_of(allocation);
+		stranger = importer ? stranger_of(planner, importer->uid) : NULL;
+		if (!importer || (stranger && stranger->round <= allocation->round))
+			continue;
+		err = stranger ? 0
+			       : lien_array_grow(&planner->strangers, planner->strangers_count,
+					 &room, sizeof(*stranger));
+		if (err)
+			return err;
+		if (!stranger)
+			stranger = &planner->strangers[planner->strangers_count++];
+		*stranger = (struct stranger){importer, allocation->round};
 	}
-	if (!planner->unknown || (allocation->round && planner->round >= allocation->round))
-		return NULL;
-	*holder = planner->unknown->pid;
-	return "it can be exported, and a process has imported memory of an owner that is not "
-	       "known: `lien attach` finds out";
+	return 0;
+}
+
+/* Returns one that may have imported this before the agent was there; NULL: there is none. */
+static const struct lien_process *may_have(
+	struct planner *planner, const struct lien_allocation *allocation)
+{
+	const struct stranger *stranger;
+	unsigned i;
+
+	for (i = 0; is_older(allocation) && i < planner->strangers_count; i++) {
+		stranger = &planner->strangers[i];
+		if (may_get(stranger->process, allocation->owner) &&
+			(!allocation->round || stranger->round < allocation->round))
+			return stranger->process;
+	}
+	return NULL;
 }
 
 /* Returns NULL, or why it stays where it is, whatever other memory does. */
@@ -542,12 +571,21 @@ static const char *own_reason(
 
 	if (!reason)
 		reason = lien_choice_open(&planner->choice, allocation, holder);
-	if (!reason)
-		reason = imported_unseen(planner, allocation, holder);
-	process = reason ? NULL : may_import(planner, allocation);
-	if (!process)
+	if (reason)
 		return reason;
+	process = may_have(planner, allocation);
+	if (process) {
+		*holder = process->pid;
+		return "it can be exported, and a process has imported memory of an owner that is "
+		       "not known: `lien attach` finds out";
+	}
+	process = may_import(planner, allocation);
+	if (!process)
+		return NULL;
 	*holder = process->pid;
+	if (!(process->incomplete & UNSEEN))
+		return "it can be exported, and a process may have imported it before that was "
+		       "watched: `lien attach` reads what that one has";
 	return process->incomplete & LIEN_INCOMPLETE_LOST
 		       ? "exported, and a process of which events were lost may have imported it: "
 			 "`lien check --deep --repair` reads that one again"
@@ -818,7 +856,8 @@ static int make(struct planner *planner)
 	if (err)
 		return err;
 	err = look_for_unseen(planner);
-	look_for_importers(planner);
+	if (!err)
+		err = look_for_strangers(planner);
 	if (!err)
 		err = check_discards(planner);
 	for (allocation = lien_graph_first_allocation(planner->graph); allocation && !err;
@@ -837,6 +876,7 @@ static int make(struct planner *planner)
 	lien_places_free(&planner->processes);
 	lien_places_free(&planner->left);
 	lien_freeing_end(&planner->freeing);
+	free(planner->strangers);
 	free(planner->unseen);
 	free(planner->unseen_holds);
 	return err;

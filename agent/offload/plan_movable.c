@@ -104,7 +104,8 @@ const char *lien_plan_exports_unknown(const struct lien_allocation *allocation)
 		followed++;
 	}
 	return followed < allocation->exports
-		       ? "exported by a handle that cannot be followed (fabric)"
+		       ? "exported in a way that is not followed: a fabric handle, or too many open "
+			 "exports of its user"
 		       : NULL;
 }
 

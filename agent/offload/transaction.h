@@ -169,6 +169,8 @@ struct lien_transaction_ops {
 	/* Does this process run? (start 0: any process with that pid.) The answer must be certain:
 	 * the memory of an owner that does not run is given up. */
 	bool (*alive)(void *context, uint32_t pid, uint64_t start);
+	/* Has a signal stopped this process, so that it takes no orders? NULL: it has not. */
+	bool (*stopped)(void *context, uint32_t pid);
 	/*
 	 * Performs a step at a process's gate. NULL: no thread can be held back. 0, or -errno and
 	 * why.

@@ -214,6 +214,23 @@ static void list_arguments(
 	order->arg2 = groups;
 }
 
+/* One that is stopped would keep the others waiting, and stays as it is, with all that may share
+ * with it. */
+static void ask_owner(struct lien_transaction *t, unsigned index)
+{
+	const uint32_t pid = t->processes[index].pid;
+
+	if (!t->ops.stopped || !t->ops.stopped(t->ops.context, pid)) {
+		list_order(t, index);
+		return;
+	}
+	lien_transaction_drop_out(t, index);
+	lien_transaction_fail(t, -EBUSY, pid,
+		"process %u, of whose memory others have some, is stopped: let it go on first (kill "
+		"-CONT %u)",
+		pid, pid);
+}
+
 /* Returns true if there are unasked owners that will answer. */
 static bool ask_owners(struct lien_transaction *t)
 {
@@ -226,7 +243,7 @@ static bool ask_owners(struct lien_transaction *t)
 				add_participant(t, t->participants[i].items[j].owner_pid))
 				lien_transaction_fail(t, -ENOMEM, 0, "out of memory");
 	for (i = known; i < t->count; i++)
-		list_order(t, i);
+		ask_owner(t, i);
 	return !lien_transaction_idle(t);
 }
 

@@ -288,6 +288,12 @@ static bool alive(void *context, uint32_t pid, uint64_t start)
 	return (tracked && tracked->link) || !lien_proc_is_ending(pid, process->start);
 }
 
+static bool stopped(void *context, uint32_t pid)
+{
+	(void)context;
+	return lien_proc_stopped(pid) == 'T';
+}
+
 /* Has this graph seen both map the same memory? */
 static bool share_memory(const struct lien_process *a, const struct lien_process *b)
 {
@@ -425,6 +431,7 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 		.not_now = lien_quiesce_not_now,
 		.began = began,
 		.alive = alive,
+		.stopped = stopped,
 		.may_share = lien_orders_may_share,
 		.unheard = unheard,
 		.may_go_on = agent->elsewhere ? lien_elsewhere_may_go_on : NULL,

@@ -8,6 +8,7 @@
 #include "agent/link/link.h"
 #include "loader/probes/calls.h"
 #include "loader/probes/follow.h"
+#include "loader/probes/gated.h"
 
 struct attaching {
 	struct lien_agent *agent;
@@ -27,7 +28,7 @@ static int attach_file(const struct lien_maps_entry *entry, void *arg)
 	char path[512];
 	int err;
 
-	if (!entry->executable || (library != LIEN_LIB_CUDA && library != LIEN_LIB_NCCL))
+	if (!entry->executable || !lien_gated_library(library))
 		return 0;
 	err = lien_maps_open_path(attaching->pid, entry, path, sizeof(path));
 	if (!err)

@@ -31,6 +31,7 @@ enum lien_touches {
 	LIEN_TOUCHES_SET_16,	/* pairs of them, */
 	LIEN_TOUCHES_SET_32,	/* or fours */
 	LIEN_TOUCHES_RANGE,	/* at 0, bytes 1 */
+	LIEN_TOUCHES_RANGE_1,	/* at 1, bytes 2 */
 	LIEN_TOUCHES_AT_1,	/* an address: 1, */
 	LIEN_TOUCHES_AT_2,	/* 2, */
 	LIEN_TOUCHES_AT_3,	/* or 3 */

@@ -56,7 +56,7 @@ static unsigned known_of(const struct lien_probe_open_file *open, unsigned count
 struct look {
 	struct lien_files *files;
 	unsigned known; /* open files of processes */
-	unsigned room, closed_room;
+	unsigned room, exports_room;
 };
 
 static int compare(void *context, const void *key, const void *value)
@@ -67,17 +67,14 @@ static int compare(void *context, const void *key, const void *value)
 	unsigned n;
 
 	(void)key;
-	if (export->control || !export->counted)
+	if (export->control || export->counted == 1) /* it is closed */
 		return 0;
-	if (export->counted == 1) {
-		if (lien_array_grow(&files->closed, files->closed_count, &look->closed_room,
-			    sizeof(*files->closed)))
-			return -ENOMEM;
-		files->closed[files->closed_count++] = export->number;
-		return 0;
-	}
+	if (lien_array_grow(&files->exports, files->exports_count, &look->exports_room,
+		    sizeof(*files->exports)))
+		return -ENOMEM;
+	files->exports[files->exports_count++] = export->number;
 	n = known_of(files->open, look->known, export->number);
-	if (export->counted - 1 <= n)
+	if (export->counted <= n + 1) /* also if it has come since they were counted */
 		return 0;
 	if (lien_array_grow(&files->open, files->count, &look->room, sizeof(*files->open)))
 		return -ENOMEM;
@@ -86,8 +83,17 @@ static int compare(void *context, const void *key, const void *value)
 	return 0;
 }
 
+static int by_number(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
 static void sort(struct lien_files *files)
 {
+	if (files->exports_count)
+		qsort(files->exports, files->exports_count, sizeof(*files->exports), by_number);
 	if (files->count)
 		qsort(files->open, files->count, sizeof(*files->open), by_share);
 }
@@ -181,7 +187,7 @@ int lien_files_read(
 void lien_files_clear(struct lien_files *files)
 {
 	free(files->open);
-	free(files->closed);
+	free(files->exports);
 	free(files->storage);
 	*files = (struct lien_files){0};
 }

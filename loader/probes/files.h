@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The exports of GPU memory that are open files now, and those that are not any more. Read on
+ * The exports of GPU memory that are open files now. Read on
  * demand from the kernel, because close() is not probed: its table of open files says which
  * processes have them; the count of references to a file says whether there are more, because a
  * file on its way through a socket is in no table. lien closes the files that it exports itself for
@@ -17,8 +17,8 @@ struct lien_files {
 	 * than processes are known to have, and `fd` is how many. */
 	struct lien_probe_open_file *open;
 	unsigned count;
-	uint64_t *closed; /* numbers of exports that nobody can import any more */
-	unsigned closed_count;
+	uint64_t *exports; /* numbers of those that are open, sorted; a new one may be missing */
+	unsigned exports_count;
 	uint32_t *storage; /* processes */
 	unsigned storage_count;
 };

@@ -12,7 +12,7 @@
 
 #include "loader/probes/calls.h"
 
-#define LIEN_GATE_PLACES_KEPT 4
+#define LIEN_GATE_PLACES_KEPT 8
 
 struct lien_gate_places;
 

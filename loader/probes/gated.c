@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "loader/hash.h"
+#include "loader/probes/holders.h"
 
 /* --- the tables --------------------------------------------------------------------------------
  */
@@ -196,6 +197,23 @@ static const struct {
 
 #define TOUCHING (sizeof(touching) / sizeof(touching[0]))
 
+/* Registrations. Those of a dma-buf are of memory that has stayed since its file was made. */
+static const struct {
+	const char *name;
+	enum lien_touches touches;
+} registering[] = {
+	{"gdr_pin_buffer", LIEN_TOUCHES_RANGE_1},
+	{"gdr_pin_buffer_v2", LIEN_TOUCHES_RANGE_1},
+	{"ibv_reg_mr", LIEN_TOUCHES_RANGE_1},
+	{"ibv_reg_mr_ex", LIEN_TOUCHES_ANY},
+	{"ibv_reg_mr_iova", LIEN_TOUCHES_RANGE_1},
+	{"ibv_reg_mr_iova2", LIEN_TOUCHES_RANGE_1},
+	{"mlx5dv_devx_umem_reg", LIEN_TOUCHES_RANGE_1},
+	{"mlx5dv_devx_umem_reg_ex", LIEN_TOUCHES_ANY},
+};
+
+#define REGISTERING (sizeof(registering) / sizeof(registering[0]))
+
 /* Graph launches may start work on NCCL's memory, although they are not NCCL's. Asking devices
  * whether they are idle would spoil a capture (control/orders/drain.c). */
 static const char *const with_nccl[] = {
@@ -305,8 +323,28 @@ static unsigned touches_of(const char *symbol)
 	return LIEN_TOUCHES_ANY;
 }
 
+/* Of the libraries of network cards and GDRCopy. */
+static enum lien_gating registers(enum lien_library library, const char *symbol, unsigned *touches)
+{
+	unsigned i;
+
+	for (i = 0; i < REGISTERING && strcmp(registering[i].name, symbol); i++)
+		;
+	if (touches)
+		*touches = i < REGISTERING ? registering[i].touches : LIEN_TOUCHES_ANY;
+	return i < REGISTERING || lien_holds_unknown(library, symbol) ? LIEN_GATING_NCCL
+								       : LIEN_GATING_NONE;
+}
+
+bool lien_gated_library(enum lien_library library)
+{
+	return library == LIEN_LIB_CUDA || library == LIEN_LIB_NCCL || library >= LIEN_LIB_IBVERBS;
+}
+
 enum lien_gating lien_gated(enum lien_library library, const char *symbol, unsigned *touches)
 {
+	if (library >= LIEN_LIB_IBVERBS)
+		return registers(library, symbol, touches);
 	symbol = without_profiler(symbol);
 	if (touches)
 		*touches = library == LIEN_LIB_CUDA ? touches_of(symbol) : LIEN_TOUCHES_ANY;

@@ -2,7 +2,9 @@
 /*
  * Decides at which of a library's functions the gate holds threads back. Every exported function is
  * held unless a table here says why it is harmless, so functions that a later CUDA or NCCL adds are
- * held by default. Sources: cuda.h of CUDA 13.0, nccl.h of NCCL 2.30. Pure.
+ * held by default. Of the libraries of network cards and of GDRCopy those are held that register
+ * memory, or may (holders.h). Sources: cuda.h of CUDA 13.0, nccl.h of NCCL 2.30, verbs.h and
+ * mlx5dv.h of rdma-core 65, gdrapi.h of GDRCopy 2.6. Pure.
  */
 #ifndef LIEN_GATED_H
 #define LIEN_GATED_H
@@ -19,6 +21,8 @@ enum lien_gating {
 	LIEN_GATING_NCCL, /* held also while only NCCL's is */
 };
 
+/* Has the library functions that may be held? */
+bool lien_gated_library(enum lien_library library);
 /* `touches`, if not NULL, receives how its arguments name the memory that it works on (enum
  * lien_touches). */
 enum lien_gating lien_gated(enum lien_library library, const char *symbol, unsigned *touches);

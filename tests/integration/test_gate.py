@@ -285,6 +285,40 @@ def test_handles_while_away():
         equal(session.ask("status")["held"], [], "held")
 
 
+@case()
+def test_registrations_while_away():
+    """No card and no processor gets memory that is being moved or is away; other memory is registered."""
+    with Session() as session:
+        session.start_agent()
+        driver = shapes(session, control=True)
+        driver("make", 2 * MIB, 0)
+        for command in "ibv-reg", "umem-reg", "gdr-pin":  # opens the library, which is then probed
+            driver.refused(command, 4096, 4096)
+        wait_for("the libraries are probed", lambda: {"ibverbs", "mlx5", "gdrapi"} <= {
+            row["library"] for row in session.ask("status")["libraries"]
+            if "tests/integration" in row["path"]})  # the machine has some, too
+        _, va = driver("make", 2 * MIB, 0)
+        session.ready(driver.pid)
+        for command, call, undo in (
+                ("ibv-reg %d 4096" % va, "ibv_reg_mr", "ibv-dereg"),
+                ("ibv-reg-iova2 %d 4096 0" % (va + 2 * MIB - 4096), "ibv_reg_mr_iova2", "ibv-dereg"),
+                ("ibv-reg-ex %d 4096" % va, "ibv_reg_mr_ex", "ibv-dereg"),
+                ("umem-reg %d 4096" % va, "mlx5dv_devx_umem_reg", "umem-dereg"),
+                ("gdr-pin %d 4096" % va, "gdr_pin_buffer", "gdr-unpin")):
+            moved = session.ask("offload", "--owner", "all")
+            equal(moved["bytes"], 4 * MIB, "moved before %s: %s" % (command, moved["left"]))
+            driver.refused("ibv-reg", 4096, 4096)
+            driver.process.send(command)
+            wait_for(command + " is held", lambda wanted=call: [
+                thread["call"] for thread in session.ask("status")["held"]] == [wanted])
+            session.ask("restore")
+            answer = driver.process.line(10).split()
+            equal(answer[0], "ok", command)
+            left = session.ask("offload", "--owner", "all", "--dry-run")["left"]
+            equal([row["bytes"] for row in left], [2 * MIB], "registered by " + command)
+            driver(undo, answer[1])
+
+
 def asked(session):
     return session.ask("status")["loop"]["requests"]
 

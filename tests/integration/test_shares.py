@@ -185,6 +185,38 @@ def test_exports():
         moves(session, BOB, owner, importer, owners=2)
 
 
+@case()
+def test_open_exports_are_not_forgotten():
+    """However many its user makes and closes after it; and where all that are known are open, memory that is
+    exported then stays where it is."""
+    with Shared() as session:
+        session.start_agent()
+        owner, importer, busy = (session.of_user(ALICE) for _ in range(3))
+        handle, _ = owner("make", 2 * MIB, 0)
+        kept = owner("export", handle)
+        importer("show", 2 * MIB, importer.take(owner, kept), 0)
+        often, _ = busy("make", 2 * MIB, 0)
+        busy("export-often", often, EXPORTS + 64, limit=100)
+        session.ready(owner.pid, importer.pid, busy.pid)
+
+        def moved():
+            result = session.ask("offload", "--owner", "all")
+            session.ask("restore")
+            return result["bytes"], [(row["pid"], row["bytes"]) for row in result["left"]]
+        equal(moved(), (2 * MIB, [(owner.pid, 2 * MIB)]), "with an older export that is open")
+        more = [owner("export", handle) for _ in range(EXPORTS - 1)]
+        last, _ = busy("make", 2 * MIB, 0)
+        busy("close", busy("export", last))
+        equal(moved(), (2 * MIB, [(owner.pid, 2 * MIB), (busy.pid, 2 * MIB)]), "without room for more")
+        for descriptor in [kept, *more]:
+            owner("close", descriptor)
+        later, _ = busy("make", 2 * MIB, 0)
+        known = busy("export", later)
+        importer("show", 2 * MIB, importer.take(busy, known), 0)
+        busy("close", known)
+        equal(moved(), (6 * MIB, [(busy.pid, 2 * MIB)]), "once there is room")
+
+
 @case(long=True)
 def test_exports_of_restores():
     """A restore exports all that is shared once more. What the job exported itself stays known: memory that

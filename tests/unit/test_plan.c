@@ -940,7 +940,10 @@ static void test_closed_export(void **state)
 	buffer(1, 10, VA, PIECE);
 	export(1, 10, 5);
 	expect_left(1, PIECE, "not imported by anybody yet");
-	lien_graph_export_closed(graph, 5);
+	lien_graph_open_exports(graph, 0, NULL, 0); /* as of before it was made */
+	lien_graph_open_exports(graph, 1, (const uint64_t[]){4, 5, 6}, 3);
+	expect_left(1, PIECE, "not imported by anybody yet");
+	lien_graph_open_exports(graph, 1, (const uint64_t[]){4, 6}, 2);
 	assert_int_equal(make(&all), 0);
 	assert_int_equal(plan.left_count, 0);
 	assert_int_equal(plan.bytes, PIECE);

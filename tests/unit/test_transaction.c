@@ -716,7 +716,7 @@ static void restore_with(const struct lien_transaction_ops *ops, unsigned n)
 }
 
 /* A restore that the owner is not known to have a part in. */
-static void restore_without(unsigned owner)
+static void restore_without_by(const struct lien_transaction_ops *ops, unsigned owner)
 {
 	uint32_t all[FAKES];
 	unsigned n = 0;
@@ -725,11 +725,21 @@ static void restore_without(unsigned owner)
 	for (unsigned p = 0; p < w.n; p++)
 		if (p != owner)
 			all[n++] = PID(p);
-	assert_int_equal(
-		lien_transaction_restore(&w.transaction, all, n, NULL, 0, 1000, &fake_ops), 0);
+	assert_int_equal(lien_transaction_restore(&w.transaction, all, n, NULL, 0, 1000, ops), 0);
 	lien_transaction_start(w.transaction);
 	play();
 	transaction_ends();
+}
+
+static void restore_without(unsigned owner)
+{
+	restore_without_by(&fake_ops, owner);
+}
+
+static bool is_stopped(void *context, uint32_t pid)
+{
+	(void)context;
+	return pid == PID(3);
 }
 
 /* The importers name it: it is asked, and all comes back. */
@@ -1177,6 +1187,30 @@ static void test_silent_list(void **state)
 	assert_int_equal(w.result.processes_count, 2);
 	assert_true(w.memory[0].device && w.memory[1].device);
 	assert_int_equal(w.fake[3].given[LIEN_WIRE_CREATE], 0);
+	assert_int_equal(w.broken, 0);
+}
+
+/* An owner that only importers name is stopped: nobody waits for it, and others' memory comes back. */
+static void test_stopped_owner(void **state)
+{
+	struct lien_transaction_ops ops = fake_ops;
+
+	(void)state;
+	ops.may_share = in_pairs;
+	ops.stopped = is_stopped;
+	two_groups();
+	offload();
+	memset(w.fake[3].given, 0, sizeof(w.fake[3].given));
+	restore_without_by(&ops, 3);
+	assert_int_equal(w.result.error, -EBUSY);
+	assert_false(w.result.lost);
+	assert_non_null(strstr(w.result.text, "kill -CONT 103"));
+	assert_int_equal(w.fake[3].given[LIEN_WIRE_LIST], 0);
+	assert_int_equal(w.result.processes_count, 2);
+	assert_true(w.memory[0].device && w.memory[1].device);
+	restore();
+	assert_int_equal(w.result.error, 0);
+	check_back("after another restore");
 	assert_int_equal(w.broken, 0);
 }
 
@@ -1716,6 +1750,7 @@ int main(void)
 		cmocka_unit_test(test_capture),
 		cmocka_unit_test(test_owner_dies_while_away),
 		cmocka_unit_test(test_owner_is_not_known),
+		cmocka_unit_test(test_stopped_owner),
 		cmocka_unit_test(test_owner_forgets),
 		cmocka_unit_test(test_lost_places),
 		cmocka_unit_test(test_one_owner_is_dead),
