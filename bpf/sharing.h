@@ -14,9 +14,10 @@
 #define HANDLE_FD     1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */
 #define HANDLE_FABRIC 8 /* CU_MEM_HANDLE_TYPE_FABRIC */
 
-/* A user's exports rotate through as many slots as the user's share, past those that are still open:
- * nobody can import one that is closed. Exports that the control library makes for a restore are
- * closed soon, and rotate through half as many slots of their own: those of the job may stay open. */
+/* A user's exports rotate through as many slots as the user's share, past those that are still
+ * open: nobody can import one that is closed. Exports that the control library makes for a restore
+ * are closed soon, and rotate through half as many slots of their own: those of the job may stay
+ * open. */
 struct export_slot {
 	__u64 account;
 	__u32 slot, control;
@@ -78,8 +79,8 @@ static __always_inline int export_slot(struct export_slot *key, __u64 account, _
 	key->control = control;
 	for (tried = 0; tried < SLOTS_TRIED; tried++) {
 		key->slot = __sync_fetch_and_add(&user->exports[control & 1], 1);
-		key->slot %= account == ACCOUNT_ROOT ? SHARE_OF_ROOT(entries)
-						     : SHARE_OF_USER(entries);
+		key->slot %=
+			account == ACCOUNT_ROOT ? SHARE_OF_ROOT(entries) : SHARE_OF_USER(entries);
 		if (!is_taken(key))
 			return 0;
 	}

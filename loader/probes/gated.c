@@ -333,7 +333,7 @@ static enum lien_gating registers(enum lien_library library, const char *symbol,
 	if (touches)
 		*touches = i < REGISTERING ? registering[i].touches : LIEN_TOUCHES_ANY;
 	return i < REGISTERING || lien_holds_unknown(library, symbol) ? LIEN_GATING_NCCL
-								       : LIEN_GATING_NONE;
+								      : LIEN_GATING_NONE;
 }
 
 bool lien_gated_library(enum lien_library library)

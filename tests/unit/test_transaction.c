@@ -1190,7 +1190,7 @@ static void test_silent_list(void **state)
 	assert_int_equal(w.broken, 0);
 }
 
-/* An owner that only importers name is stopped: nobody waits for it, and others' memory comes back. */
+/* An owner that only importers name is stopped: nobody waits for it. */
 static void test_stopped_owner(void **state)
 {
 	struct lien_transaction_ops ops = fake_ops;
