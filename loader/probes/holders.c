@@ -125,6 +125,10 @@ static const char *const nccl[] = {"ncclAllGatherConfig", "ncclAllReduceConfig",
 	"ncclTeamRail", "ncclTeamRankToLsa", "ncclTeamRankToWorld", "ncclTeamWorld",
 	"ncclWaitSignal", NULL};
 
+/* Those of AMem, a patched NCCL 2.27. */
+static const char *const amem[] = {
+	"ncclMemStats", "ncclPause", "ncclResume", "ncclSetGroupID", NULL};
+
 /* --- network cards -----------------------------------------------------------------------------
  */
 
@@ -198,7 +202,8 @@ static const char *cuda_holds_nothing(const char *symbol)
 
 static const char *nccl_holds_nothing(const char *symbol)
 {
-	if (lien_gated_among(nccl, symbol, strlen(symbol)))
+	if (lien_gated_among(nccl, symbol, strlen(symbol)) ||
+		lien_gated_among(amem, symbol, strlen(symbol)))
 		return "what it has held, it has by calls of the driver and libibverbs, which are "
 		       "traced";
 	return lien_gated_harmless(LIEN_LIB_NCCL, symbol);

@@ -86,7 +86,7 @@ def move(session, job, expected, bundles, verified):
     files = open_files(session)
     observer = session.driver(control=False)
     free = [observer("info", device)[0] for device in range(2)]
-    result = session.ask("offload")
+    result = session.ask("offload", "--timeout", "600000")
     equal((result["outcome"], result["bytes"]), ("done", moved), "offload")
     equal(sorted(p["freed_bytes"] for p in result["processes"]),
           sorted(p["bytes"] for p in result["processes"]), "freed_bytes and bytes")
@@ -101,7 +101,7 @@ def move(session, job, expected, bundles, verified):
               "host memory of rank %d: %d" % (pid, rss_anon(pid)))
     draw_what_is_away(session, bundles)
     equal(session.ask("offload")["outcome"], "nothing to do", "a second offload")
-    result = session.ask("restore")
+    result = session.ask("restore", "--timeout", "600000")
     equal((result["outcome"], result["bytes"]), ("done", moved), "restore")
     equal([observer("info", device)[0] for device in range(2)], free, "free memory")
     equal(shape(session, *job.ranks), before, "the graph after the restore")
@@ -170,7 +170,7 @@ def move_adopted(session, job, moved, verified):
     equal((answer["outcome"], answer["bytes"], {left["reason"] for left in answer["left"]}),
           ("done", moved, {"cudaMalloc memory cannot be put back at the same address: start the job "
                                   "with `lien run`, without --plain"}), "offload")
-    answer = session.ask("restore")
+    answer = session.ask("restore", "--timeout", "600000")
     equal((answer["outcome"], answer["bytes"]), ("done", moved), "restore")
     equal(job.verify(), verified, "verified")
 

@@ -83,6 +83,24 @@ static void what_is_no_interface_is_free(void **state)
 	assert_int_equal(lien_gated(LIEN_LIB_CUDART, "cudaMemcpy", NULL), LIEN_GATING_NONE);
 }
 
+static void registrations_are_held(void **state)
+{
+	unsigned touches;
+
+	(void)state;
+	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_reg_mr", &touches), LIEN_GATING_NCCL);
+	assert_int_equal(touches, LIEN_TOUCHES_RANGE_1);
+	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_reg_mr_ex", &touches), LIEN_GATING_NCCL);
+	assert_int_equal(touches, LIEN_TOUCHES_ANY);
+	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_exp_reg_mr", NULL), LIEN_GATING_NCCL);
+	assert_int_equal(lien_gated(LIEN_LIB_MLX5, "mlx5dv_devx_umem_reg", NULL), LIEN_GATING_NCCL);
+	assert_int_equal(lien_gated(LIEN_LIB_GDRAPI, "gdr_pin_buffer", NULL), LIEN_GATING_NCCL);
+	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_dereg_mr", NULL), LIEN_GATING_NONE);
+	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_open_device", NULL), LIEN_GATING_NONE);
+	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "verbs_init", NULL), LIEN_GATING_NONE);
+	assert_int_equal(lien_gated(LIEN_LIB_GDRAPI, "gdr_map", NULL), LIEN_GATING_NONE);
+}
+
 static const char *const translated[] = {
 #define NAME(name) #name,
 	LIEN_INTERPOSED_HANDLES(NAME)
@@ -234,6 +252,7 @@ static void holders_are_known(void **state)
 	assert_false(lien_holds_unknown(LIEN_LIB_CUDA, "cudbgApiInit"));
 	assert_true(lien_holds_unknown(LIEN_LIB_NCCL, "ncclFutureRegister"));
 	assert_false(lien_holds_unknown(LIEN_LIB_NCCL, "pncclAllReduce"));
+	assert_false(lien_holds_unknown(LIEN_LIB_NCCL, "ncclPause")); /* AMem's */
 	assert_true(lien_holds_unknown(LIEN_LIB_IBVERBS, "ibv_exp_reg_mr"));
 	assert_false(lien_holds_unknown(LIEN_LIB_IBVERBS, "ibv_cmd_reg_mr"));
 	assert_true(lien_holds_unknown(LIEN_LIB_MLX5, "mlx5dv_future_reg"));
@@ -258,6 +277,7 @@ int main(void)
 		cmocka_unit_test(as_decided),
 		cmocka_unit_test(unknown_functions_are_held),
 		cmocka_unit_test(what_is_no_interface_is_free),
+		cmocka_unit_test(registrations_are_held),
 		cmocka_unit_test(what_is_translated_has_waited),
 		cmocka_unit_test(tables_name_what_there_is),
 		cmocka_unit_test(holders_are_known),

@@ -17,7 +17,7 @@
 
 #include "tools/text/complain.h"
 
-#define HELLO_MS       30000
+#define HELLO_MS       60000
 #define BANNER_MAX     ((size_t)1 << 20)
 #define LINE_MAX_BYTES ((size_t)1 << 30)
 #define READ_SIZE      65536
