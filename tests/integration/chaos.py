@@ -7,7 +7,7 @@
 CHAOS_SEED repeats what was chosen, though not when the kernel ran whom. CHAOS_LIVE=1: jobs that
 never rest are among them. A hostile user floods the agent meanwhile. The last line says in JSON what
 was, with the longest turn of the agent's loop; the exit status is 1 where bytes were lost, or something
-hung or failed.
+hung or failed. A third user, who does no harm, asks the agent all the time: how soon it answered is said, too.
 """
 
 import contextlib
@@ -22,15 +22,31 @@ import time
 
 import chaos_run
 import faults
-from chaos_jobs import Several, Trainer, any_job
+from chaos_jobs import Holder, Several, Trainer, any_job
 from lien_test import LIEN, SOFTCUDA, Failure, Late, alive, at_a_moment, brief, program, wait_for
 from train_job import SYNC
-from users import ALICE, Shared
+from users import ALICE, BOB, Shared
 
 LIMIT_S = 30.0  # for whatever is asked: more is a hang
 IN_OFFLOAD = ["cuMemUnmap", "cuMemUnmap", "cuMemUnmap", "cuMemRelease", "cuMemcpyDtoHAsync_v2", "cuMemGetAccess", ""]
 IN_RESTORE = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2",
               "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", ""]
+BYSTANDER = """
+import json, os, socket, sys, time
+os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
+while True:
+    began = time.monotonic()
+    try:
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(30)
+            s.connect(sys.argv[1])
+            s.sendall(b'{"op": "ps"}\\n')
+            if s.makefile().readline():
+                print("%.3f" % (1e3 * (time.monotonic() - began)), flush=True)
+    except OSError:
+        pass  # there is no agent
+    time.sleep(0.05)
+"""
 AWAY_S = [0, 0.5, 1, 3, 4.5, 5.5, 8, 15]  # no agent; the control library waits 5 s for one
 
 
@@ -38,10 +54,10 @@ class Chaos(chaos_run.Run):
     def __init__(self, session, seed, length, live):
         super().__init__(seed, length, transactions=0, in_parts=0, rollbacks=0, refusals=0, kills=0, faults=0,
                          jobs=0, agents=0, longest_turn_ms=0, longest_turn_cpu_ms=0, longest_turn_in="",
-                         longest_turn_ready_ms=0)
+                         longest_turn_ready_ms=0, answers=0, answer_ms_median=0, answer_ms_99=0)
         self.session, self.live = session, live
         self.jobs = []
-        self.hostile = None
+        self.hostile = self.bystander = None
 
     # What is asked of the agent
 
@@ -326,9 +342,42 @@ class Chaos(chaos_run.Run):
         self.settle(job, [pid])
         return self.renew(job)
 
+    def do_keep(self, job):
+        """In the midst of an offload a descriptor is exported and kept, or a network card gets memory."""
+        if not isinstance(job, Holder):
+            return self.do_rounds(job)
+        client = self.spawn("offload", job)
+        at_a_moment(self.rng, 0.06)
+        kept = job.keep()
+        self.end_client(client, "offload")
+        end = time.monotonic() + LIMIT_S
+        while not kept.answered():
+            self.ask("restore", pids=job.living)
+            if time.monotonic() > end:
+                raise Late("%s is held for ever" % kept.command)
+        self.settle(job)
+        self.ask("offload", **self.wish(job))
+        self.settle(job)
+        kept.undo()
+        return self.do_rounds(job)
+
+    def do_stay_stopped(self, job):
+        """A process is stopped while all are asked back: the others' memory comes."""
+        self.ask("offload", **self.wish(job))
+        pid = self.rng.choice(job.living)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            self.ask("restore")
+            for other in self.jobs:
+                if other is not job:
+                    self.settle(other)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        self.settle(job)
+
     STEPS = [(do_rounds, 6), (do_run, 3), (do_fail, 6), (do_delay, 2), (do_kill_client, 3),
              (do_stop, 1), (do_kill_rank, 2), (do_kill_agent, 1), (do_agent_away, 1), (do_nest, 3),
-             (do_leave, 2)]
+             (do_leave, 2), (do_keep, 2), (do_stay_stopped, 1)]
 
     # The whole
 
@@ -362,6 +411,14 @@ class Chaos(chaos_run.Run):
         self.hostile = self.session.spawn_as(ALICE, [
             "/usr/bin/python3", hostile, self.tally["seed"], folder, LIEN, program("prog_driver"),
             os.path.join(SOFTCUDA, "libcuda.so.1")], env=self.session.env())
+        self.bystander = subprocess.Popen(
+            ["/usr/bin/python3", "-c", BYSTANDER, self.session.socket, str(BOB)], stdout=subprocess.PIPE, text=True)
+
+    def note_answers(self):
+        self.bystander.kill()
+        took = sorted(float(line) for line in self.bystander.communicate()[0].split())
+        self.tally.update(answers=len(took), answer_ms_median=round(took[len(took) // 2], 1),
+                          answer_ms_99=round(took[len(took) * 99 // 100], 1))
 
     def renew(self, job):
         self.jobs.remove(job)
@@ -397,6 +454,7 @@ class Chaos(chaos_run.Run):
         for _ in range(self.length):
             self.step()
         self.tally["seconds"] = round(time.monotonic() - self.began, 1)
+        self.note_answers()
         self.finish()
 
     def said(self):

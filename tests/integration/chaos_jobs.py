@@ -24,6 +24,24 @@ def threads_of(pid):
     return found
 
 
+class Kept:
+    """A call that a process makes, which may be held until its memory is back, and what undoes it."""
+
+    def __init__(self, driver, command, undo):
+        self.driver, self.command, self.undoing, self.answer = driver, command, undo, None
+        driver.process.send(command)
+
+    def answered(self):
+        if not self.answer:
+            with contextlib.suppress(Late):
+                self.answer = self.driver.process.line(0.05).split()
+        return self.answer
+
+    def undo(self):
+        if self.answer[0] == "ok":  # if not: there is no room for its memory, for instance
+            self.driver(self.undoing, self.answer[1])
+
+
 class Holder:
     """Processes that hold memory: each some of its own, and some that another one maps as well: in a
     circle, or the first one's alone, which imports nothing itself."""
@@ -32,7 +50,8 @@ class Holder:
     def __init__(self, session, rng, nranks):
         self.session, self.rng = session, rng
         self.gone = set()  # they run another program
-        self.drivers = [Driver(session.spawn([LIEN, "run", "--", program("prog_driver")]))
+        path = "%s:%s" % (session.environment["LD_LIBRARY_PATH"], os.path.dirname(program("prog_driver")))  # libibverbs
+        self.drivers = [Driver(session.spawn([LIEN, "run", "--", program("prog_driver")], LD_LIBRARY_PATH=path))
                         for _ in range(nranks)]
         self.own = [[] for _ in self.drivers]     # (address, bytes, allocation) of each
         self.theirs = [[] for _ in self.drivers]  # the same, imported
@@ -66,6 +85,14 @@ class Holder:
         giver("close", fd)
         address = taker("show", 2 * MIB, taken, other % self.session.device_count)
         self.theirs[other].append((address, 2 * MIB, key))
+
+    def keep(self):
+        number = self.rng.randrange(len(self.drivers))
+        address, _, key = self.rng.choice(self.own[number])
+        command, undo = self.rng.choice([("export %d" % self.handle[key], "close"),
+                                         ("ibv-reg %d 4096" % address, "ibv-dereg"),
+                                         ("gdr-pin %d 4096" % address, "gdr-unpin")])
+        return Kept(self.drivers[number], command, undo)
 
     @property
     def pids(self):
