@@ -42,7 +42,7 @@ while True:
             s.connect(sys.argv[1])
             s.sendall(b'{"op": "ps"}\\n')
             if s.makefile().readline():
-                print("%.3f" % (1e3 * (time.monotonic() - began)), flush=True)
+                print(began, time.monotonic(), flush=True)
     except OSError:
         pass  # there is no agent
     time.sleep(0.05)
@@ -58,6 +58,7 @@ class Chaos(chaos_run.Run):
         self.session, self.live = session, live
         self.jobs = []
         self.hostile = self.bystander = None
+        self.without_agent = []  # (since, until)
 
     # What is asked of the agent
 
@@ -261,6 +262,12 @@ class Chaos(chaos_run.Run):
             self.settle(job, [pid])
         self.renew(job)
 
+    @contextlib.contextmanager
+    def no_agent(self):
+        since = time.monotonic()
+        yield
+        self.without_agent.append((since, time.monotonic()))
+
     def do_kill_agent(self, job):
         """With or without an order under way; the next one finds what there is."""
         op = self.rng.choice(["offload", "restore", None])
@@ -270,11 +277,12 @@ class Chaos(chaos_run.Run):
         if op:
             client = self.spawn(op, job)
             at_a_moment(self.rng, 0.06)
-        self.session.kill_agent()
-        self.tally.add("kills")
-        if client:
-            self.end_client(client, op)
-        self.start_agent()
+        with self.no_agent():
+            self.session.kill_agent()
+            self.tally.add("kills")
+            if client:
+                self.end_client(client, op)
+            self.start_agent()
         for other in self.jobs:
             self.settle(other)
 
@@ -292,15 +300,16 @@ class Chaos(chaos_run.Run):
             time.sleep(0.001)
         away, killed = self.rng.choice(AWAY_S), self.rng.random() < 0.5
         self.steps.append("  in %s: %s for %g s" % (op, "killed" if killed else "stopped", away))
-        if killed:
-            self.tally.add("kills")
-            self.session.kill_agent()
-            time.sleep(away)
-            self.start_agent()
-        else:
-            self.session.agent.signal(signal.SIGSTOP)
-            time.sleep(away)
-            self.session.agent.signal(signal.SIGCONT)
+        with self.no_agent():
+            if killed:
+                self.tally.add("kills")
+                self.session.kill_agent()
+                time.sleep(away)
+                self.start_agent()
+            else:
+                self.session.agent.signal(signal.SIGSTOP)
+                time.sleep(away)
+                self.session.agent.signal(signal.SIGCONT)
         self.end_client(client, op)
         for other in self.jobs:
             self.settle(other)
@@ -416,7 +425,9 @@ class Chaos(chaos_run.Run):
 
     def note_answers(self):
         self.bystander.kill()
-        took = sorted(float(line) for line in self.bystander.communicate()[0].split())
+        asked = [tuple(map(float, line.split())) for line in self.bystander.communicate()[0].splitlines()]
+        took = sorted(1e3 * (end - began) for began, end in asked if not any(
+            began < until and end > since for since, until in self.without_agent))
         self.tally.update(answers=len(took), answer_ms_median=round(took[len(took) // 2], 1),
                           answer_ms_99=round(took[len(took) * 99 // 100], 1))
 
