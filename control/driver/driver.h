@@ -66,8 +66,10 @@
 	X(cuCtxGetDevice)                                                                          \
 	X(cuCtxPushCurrent_v2)                                                                     \
 	X(cuCtxPopCurrent_v2)                                                                      \
-	X(cuCtxEnablePeerAccess)                                                                   \
-	X(cuCtxDisablePeerAccess)                                                                  \
+	X(cuCtxCreate_v2)                                                                          \
+	X(cuCtxCreate_v3)                                                                          \
+	X(cuCtxCreate_v4)                                                                          \
+	X(cuDeviceCanAccessPeer)                                                                   \
 	X(cuMemGetAllocationGranularity)                                                           \
 	X(cuMemAlloc_v2)                                                                           \
 	X(cuMemAllocPitch_v2)                                                                      \

@@ -66,8 +66,9 @@
 	X(cuIpcGetMemHandle)                                                                       \
 	X(cuIpcOpenMemHandle_v2)                                                                   \
 	X(cuIpcCloseMemHandle)                                                                     \
-	X(cuCtxEnablePeerAccess)                                                                   \
-	X(cuCtxDisablePeerAccess)                                                                  \
+	X(cuCtxCreate_v2)                                                                          \
+	X(cuCtxCreate_v3)                                                                          \
+	X(cuCtxCreate_v4)                                                                          \
 	X(cuCtxDestroy_v2)                                                                         \
 	X(cuDevicePrimaryCtxRetain)                                                                \
 	X(cuDevicePrimaryCtxRelease_v2)                                                            \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Memory of a context ends with it, and its peers may use it. */
+/* Memory of a context ends with it, and all devices that the process uses may reach it. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,159 +7,115 @@
 #include "control/driver/thread.h"
 #include "control/plain/memory.h"
 
-static CUmemAccessDesc access_of(CUdevice device, CUmemAccess_flags flags)
-{
-	return (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags};
-}
+/* --- devices that are used ---------------------------------------------------------------------
+ */
 
-/* --- peers ------------------------------------------------------------------------------------ */
-
-/* Contexts that use the memory of another. */
-struct peer {
-	CUcontext owner, user;
-	CUdevice device; /* the user's */
-};
-
+/*
+ * The driver copies plain memory of one device when another one's context is current, and between
+ * two, whether or not peer access is enabled; virtual memory only where both have access. So each
+ * device that the process has a context on has access to all plain memory that it can reach, from
+ * then on, and cuCtxEnablePeerAccess() finds everything done.
+ */
 static struct {
 	pthread_mutex_t lock;
-	struct peer *list;
-	unsigned count, room;
-	unsigned turn;
-} peers = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	uint64_t used;			    /* bits: devices with a context, now or before */
+	uint64_t reach[LIEN_PLAIN_DEVICES]; /* bits: of each of these, whose memory it can reach */
+} used = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-unsigned lien_plain_peers_turn(void)
+static CUmemAccessDesc access_of(CUdevice device)
 {
-	return __atomic_load_n(&peers.turn, __ATOMIC_SEQ_CST);
+	return (CUmemAccessDesc){
+		{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+}
+
+uint64_t lien_plain_used(void)
+{
+	return __atomic_load_n(&used.used, __ATOMIC_SEQ_CST);
 }
 
 unsigned lien_plain_access(CUcontext context, CUdevice device, CUmemAccessDesc *access)
 {
-	unsigned i, j, n = 0;
+	uint64_t others = lien_plain_used() & ~(1ull << device);
+	unsigned n = 0;
 
-	access[n++] = access_of(device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-	pthread_mutex_lock(&peers.lock);
-	for (i = 0; i < peers.count && n < LIEN_PLAIN_DEVICES; i++) {
-		if (peers.list[i].owner != context)
-			continue;
-		for (j = 0; j < n && access[j].location.id != peers.list[i].device; j++)
-			;
-		if (j == n)
-			access[n++] =
-				access_of(peers.list[i].device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-	}
-	pthread_mutex_unlock(&peers.lock);
+	access[n++] = access_of(device);
+	for (; others && !lien_plain_is_pool((uintptr_t)context); others &= others - 1)
+		if (used.reach[__builtin_ctzll(others)] >> device & 1)
+			access[n++] = access_of(__builtin_ctzll(others));
 	return n;
 }
 
-static int add_peer(const struct peer *peer)
+LIEN_TRANSLATED static uint64_t reach_of(CUdevice device)
 {
-	unsigned room = peers.room ? peers.room * 2 : 8;
-	struct peer *larger;
+	uint64_t reach = 0;
+	CUdevice other;
+	int count, can;
 
-	if (peers.count == peers.room) {
-		larger = realloc(peers.list, room * sizeof(*larger));
-		if (!larger)
-			return 0;
-		peers.list = larger;
-		peers.room = room;
-	}
-	peers.list[peers.count++] = *peer;
-	return 1;
+	if (LIEN_REAL(cuDeviceGetCount)(&count))
+		return 0;
+	for (other = 0; other < count && other < LIEN_PLAIN_DEVICES; other++)
+		if (other != device && !LIEN_REAL(cuDeviceCanAccessPeer)(&can, device, other) &&
+			can)
+			reach |= 1ull << other;
+	return reach;
 }
 
-/* Removes the pairs with these contexts; NULL: any. Returns whether the device still is a peer of
- * the owner's. */
-static int remove_peers(CUcontext owner, CUcontext user, CUdevice device)
+/* Where it fails, copies of that chunk with this device's context current do, too. */
+LIEN_TRANSLATED static void let_reach(CUdevice device)
 {
-	unsigned i, n = 0;
-
-	for (i = 0; i < peers.count; i++)
-		if ((owner && peers.list[i].owner != owner) || (user && peers.list[i].user != user))
-			peers.list[n++] = peers.list[i];
-	peers.count = n;
-	__atomic_fetch_add(&peers.turn, 1, __ATOMIC_SEQ_CST);
-	for (i = 0; i < peers.count; i++)
-		if (peers.list[i].owner == owner && peers.list[i].device == device)
-			return 1;
-	return 0;
-}
-
-/* Lets a device use the memory that the context has, or no longer. */
-LIEN_TRANSLATED static CUresult change_access(CUcontext owner, const CUmemAccessDesc *access)
-{
-	struct lien_heap_range chunk = {0}, still;
-	CUresult result = CUDA_SUCCESS;
+	const CUmemAccessDesc access = access_of(device);
+	struct lien_heap_range chunk = {0};
 	struct lien_heap_key key;
 
-	while (!result && lien_plain_next(chunk.base + chunk.bytes, &chunk, &key)) {
-		if (key.context != (uintptr_t)owner || key.device == access->location.id)
-			continue;
-		result = LIEN_REAL(cuMemSetAccess)(chunk.base, chunk.bytes, access, 1);
-		/* Another thread may have freed it. */
-		if (result &&
-			(!lien_plain_next(chunk.base, &still, &key) || still.base != chunk.base))
-			result = CUDA_SUCCESS;
-	}
+	while (lien_plain_next(chunk.base + chunk.bytes, &chunk, &key))
+		if (!lien_plain_is_pool(key.context) && used.reach[device] >> key.device & 1)
+			LIEN_REAL(cuMemSetAccess)(chunk.base, chunk.bytes, &access, 1);
+}
+
+LIEN_TRANSLATED void lien_plain_use(CUdevice device)
+{
+	uint64_t bit, before;
+
+	if (device < 0 || device >= LIEN_PLAIN_DEVICES)
+		return;
+	bit = 1ull << device;
+	if (lien_plain_used() & bit)
+		return;
+	pthread_mutex_lock(&used.lock);
+	used.reach[device] = reach_of(device);
+	before = __atomic_fetch_or(&used.used, bit, __ATOMIC_SEQ_CST);
+	pthread_mutex_unlock(&used.lock);
+	if (!(before & bit))
+		let_reach(device);
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v2(
+	CUcontext *context, unsigned int flags, CUdevice device)
+{
+	CUresult result = LIEN_REAL(cuCtxCreate_v2)(context, flags, device);
+
+	if (!result)
+		lien_plain_use(device);
 	return result;
 }
 
-/* Where it fails, the device can still do what it must no longer try. */
-LIEN_TRANSLATED static void take_back(const struct peer *peer)
+LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v3(CUcontext *context,
+	CUexecAffinityParam *affinity, int count, unsigned int flags, CUdevice device)
 {
-	const CUmemAccessDesc none = access_of(peer->device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
-	int still;
+	CUresult result = LIEN_REAL(cuCtxCreate_v3)(context, affinity, count, flags, device);
 
-	pthread_mutex_lock(&peers.lock);
-	still = remove_peers(peer->owner, peer->user, peer->device);
-	pthread_mutex_unlock(&peers.lock);
-	if (!still)
-		change_access(peer->owner, &none);
-}
-
-/* Fills in the current context as a user of the owner's memory. */
-LIEN_TRANSLATED static CUresult current_peer(CUcontext owner, struct peer *peer)
-{
-	CUresult result = LIEN_REAL(cuCtxGetCurrent)(&peer->user);
-
-	peer->owner = owner;
-	if (!result && peer->user)
-		result = LIEN_REAL(cuCtxGetDevice)(&peer->device);
+	if (!result)
+		lien_plain_use(device);
 	return result;
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuCtxEnablePeerAccess(CUcontext owner, unsigned int flags)
+LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v4(
+	CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device)
 {
-	CUmemAccessDesc access;
-	struct peer peer = {0};
-	CUresult result = current_peer(owner, &peer);
-	int added;
+	CUresult result = LIEN_REAL(cuCtxCreate_v4)(context, params, flags, device);
 
 	if (!result)
-		result = LIEN_REAL(cuCtxEnablePeerAccess)(owner, flags);
-	if (result)
-		return result;
-	pthread_mutex_lock(&peers.lock);
-	added = add_peer(&peer);
-	__atomic_fetch_add(&peers.turn, 1, __ATOMIC_SEQ_CST);
-	pthread_mutex_unlock(&peers.lock);
-	access = access_of(peer.device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-	result = added ? change_access(owner, &access) : CUDA_ERROR_OUT_OF_MEMORY;
-	if (result) {
-		take_back(&peer);
-		LIEN_REAL(cuCtxDisablePeerAccess)(owner);
-	}
-	return result;
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuCtxDisablePeerAccess(CUcontext owner)
-{
-	struct peer peer = {0};
-	CUresult result = current_peer(owner, &peer);
-
-	if (!result)
-		result = LIEN_REAL(cuCtxDisablePeerAccess)(owner);
-	if (!result)
-		take_back(&peer);
+		lien_plain_use(device);
 	return result;
 }
 
@@ -184,10 +140,6 @@ LIEN_TRANSLATED static void drop_context(struct ended ended)
 
 	if (!ended.chunks)
 		return;
-	pthread_mutex_lock(&peers.lock);
-	remove_peers(ended.context, NULL, -1);
-	remove_peers(NULL, ended.context, -1);
-	pthread_mutex_unlock(&peers.lock);
 	lien_plain_wait_forget(ended.context);
 	lien_plain_opened_drop(ended.context);
 	while (lien_plain_forget(ended.chunks, &chunk))
@@ -215,6 +167,8 @@ LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRetain(CUcontext *context,
 	if (!result && device >= 0 && device < LIEN_PLAIN_DEVICES)
 		__atomic_store_n(&primary.context[device], *context, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&primary.lock);
+	if (!result)
+		lien_plain_use(device);
 	return result;
 }
 
@@ -295,14 +249,15 @@ LIEN_TRANSLATED CUresult lien_plain_cuCtxDestroy_v2(CUcontext context)
 
 void lien_plain_context_forked(void)
 {
-	memset(&peers, 0, sizeof(peers));
-	pthread_mutex_init(&peers.lock, NULL);
+	memset(&used, 0, sizeof(used));
+	pthread_mutex_init(&used.lock, NULL);
 	memset(&primary, 0, sizeof(primary));
 	pthread_mutex_init(&primary.lock, NULL);
 }
 
-LIEN_EXPORT_AS(cuCtxEnablePeerAccess, lien_plain_cuCtxEnablePeerAccess);
-LIEN_EXPORT_AS(cuCtxDisablePeerAccess, lien_plain_cuCtxDisablePeerAccess);
+LIEN_EXPORT_AS(cuCtxCreate_v2, lien_plain_cuCtxCreate_v2);
+LIEN_EXPORT_AS(cuCtxCreate_v3, lien_plain_cuCtxCreate_v3);
+LIEN_EXPORT_AS(cuCtxCreate_v4, lien_plain_cuCtxCreate_v4);
 LIEN_EXPORT_AS(cuDevicePrimaryCtxRetain, lien_plain_cuDevicePrimaryCtxRetain);
 LIEN_EXPORT_AS(cuDevicePrimaryCtxRelease_v2, lien_plain_cuDevicePrimaryCtxRelease_v2);
 LIEN_EXPORT_AS(cuDevicePrimaryCtxReset_v2, lien_plain_cuDevicePrimaryCtxReset_v2);

@@ -105,6 +105,7 @@ LIEN_TRANSLATED int lien_plain_place(struct lien_plain_place *place, const void 
 	found = device_of(device);
 	if (!found.usable)
 		return 0;
+	lien_plain_use(device); /* the context may be one that the driver made by itself */
 	memset(place, 0, sizeof(*place));
 	place->key.context = (uintptr_t)context;
 	place->key.device = device;
@@ -196,7 +197,7 @@ LIEN_TRANSLATED CUresult lien_plain_take(
 	const struct lien_plain_place *place, uint64_t bytes, CUdeviceptr *ptr)
 {
 	struct lien_heap_range chunk = {.bytes = lien_heap_chunk_bytes(bytes, place->granularity)};
-	unsigned turn = lien_plain_peers_turn();
+	const uint64_t used = lien_plain_used();
 	struct lien_heap_block block;
 	CUresult result;
 	int err;
@@ -213,8 +214,8 @@ LIEN_TRANSLATED CUresult lien_plain_take(
 		pthread_mutex_lock(&plain.lock);
 		err = lien_heap_add(&plain.heap, &place->key, chunk, bytes, &block);
 		pthread_mutex_unlock(&plain.lock);
-		/* Another thread changed the peers, and did not find this chunk. */
-		if (!err && turn != lien_plain_peers_turn())
+		/* Another thread began to use a device, and did not find this chunk. */
+		if (!err && used != lien_plain_used())
 			set_access(
 				chunk, (CUcontext)(uintptr_t)place->key.context, place->key.device);
 	}

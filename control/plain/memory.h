@@ -35,9 +35,9 @@ int lien_plain_reuse(
 /* Takes back a block that nothing uses any more. */
 CUresult lien_plain_give(const struct lien_heap_block *block);
 
-/* Reserves addresses, maps the handle's memory there and lets the device, and the peers of the
- * context, use it. Releases the handle in any case, because the mapping alone keeps the memory: to
- * free it, unmapping is enough. */
+/* Reserves addresses, maps the handle's memory there and lets those devices use it that
+ * lien_plain_access() names. Releases the handle in any case, because the mapping alone keeps the
+ * memory: to free it, unmapping is enough. */
 CUresult lien_plain_map(CUmemGenericAllocationHandle handle, uint64_t bytes, CUcontext context,
 	CUdevice device, CUdeviceptr *at);
 CUresult lien_plain_unmap(struct lien_heap_range range);
@@ -59,13 +59,16 @@ void lien_plain_memory_forked(void);
 
 #define LIEN_PLAIN_DEVICES 64
 
-/* Fills in the access that memory of the context has: its device and those of its peers. Returns
- * how many there are, at most LIEN_PLAIN_DEVICES. */
+/* Fills in who has access to memory of the context: its device, and those that the process uses and
+ * that can reach it; of a pool its device alone. Returns how many there are, at most
+ * LIEN_PLAIN_DEVICES. */
 unsigned lien_plain_access(CUcontext context, CUdevice device, CUmemAccessDesc *access);
 /* Returns the device's primary context; NULL: the application has not asked for it. */
 CUcontext lien_plain_primary(CUdevice device);
-/* Changes whenever peers do. */
-unsigned lien_plain_peers_turn(void);
+/* The process has a context on the device. */
+void lien_plain_use(CUdevice device);
+/* Bits: the devices of which that is so, or was. */
+uint64_t lien_plain_used(void);
 void lien_plain_context_forked(void);
 
 /* --- wait.c ----------------------------------------------------------------------------------- */

@@ -21,6 +21,7 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
+typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 typedef void (*CUhostFn)(void *data);
 typedef struct CUuuid_st {
 	char bytes[16];
@@ -298,6 +299,9 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active);
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
+/* CUDA 11.4 to 12 */
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count,
+	unsigned int flags, CUdevice device);
 CUresult cuCtxCreate_v4(
 	CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device);
 CUresult cuCtxDestroy_v2(CUcontext context);

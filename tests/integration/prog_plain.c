@@ -266,6 +266,29 @@ static void do_check(const uint64_t *arg)
 	say(result, i == arg[1]);
 }
 
+static void do_put(const uint64_t *arg)
+{
+	uint8_t *bytes = malloc(arg[1]);
+
+	if (!bytes)
+		abort();
+	memset(bytes, (int)arg[2], arg[1]);
+	say(cuMemcpyHtoD_v2(arg[0], bytes, arg[1]), 0);
+	free(bytes);
+}
+
+static void do_copy(const uint64_t *arg)
+{
+	say(cuMemcpyDtoD_v2(arg[0], arg[1], arg[2]), 0);
+}
+
+static void do_copy_async(const uint64_t *arg)
+{
+	CUresult result = cuMemcpyDtoDAsync_v2(arg[0], arg[1], arg[2], NULL);
+
+	say(result ? result : cuStreamSynchronize(NULL), 0);
+}
+
 /* --- streams ---------------------------------------------------------------------------------- */
 
 static void do_stream(const uint64_t *arg)
@@ -605,13 +628,15 @@ static const struct {
 	{"access", do_access, 2},		  /* ADDRESS DEVICE */
 	{"fill", do_fill, 3},			  /* ADDRESS BYTES VALUE */
 	{"check", do_check, 3},			  /* ADDRESS BYTES VALUE: 1, all have it */
-	{"ipc-get", do_ipc_get, 1},		  /* ADDRESS */
-	{"ipc-open", do_ipc_open, 1},		  /* HANDLE */
-	{"ipc-close", do_ipc_close, 1},		  /* ADDRESS */
-	{"churn", do_churn, 1},			  /* CONTEXT: a thread begins */
-	{"rounds", do_rounds, 0},		  /* that it made so far */
-	{"churn-stop", do_churn_stop, 0},	  /* blocks whose contents were wrong */
-	{"stream", do_stream, 0}, {"hold", do_hold, 1},		    /* STREAM: its work waits */
+	{"put", do_put, 3},			  /* ADDRESS BYTES VALUE: from host memory */
+	{"copy", do_copy, 3}, {"copy-async", do_copy_async, 3}, /* TO FROM BYTES */
+	{"ipc-get", do_ipc_get, 1},				/* ADDRESS */
+	{"ipc-open", do_ipc_open, 1},				/* HANDLE */
+	{"ipc-close", do_ipc_close, 1},				/* ADDRESS */
+	{"churn", do_churn, 1},					/* CONTEXT: a thread begins */
+	{"rounds", do_rounds, 0},				/* that it made so far */
+	{"churn-stop", do_churn_stop, 0},		/* blocks whose contents were wrong */
+	{"stream", do_stream, 0}, {"hold", do_hold, 1}, /* STREAM: its work waits */
 	{"go-on", do_go_on, 0}, {"synchronize", do_synchronize, 1}, /* STREAM */
 	{"alloc-async", do_alloc_async, 2},			    /* BYTES STREAM */
 	{"free-async", do_free_async, 2},			    /* ADDRESS STREAM */

@@ -237,7 +237,8 @@ def test_why_there_is_nothing_to_do():
         mine("alloc", MIB)
         plain("alloc", 3 * MIB)
         bare("make", 2 * MIB, 0)
-        session.ready(mine.pid, plain.pid)
+        empty("release", empty("create", 2 * MIB, 0, 1))
+        session.ready(mine.pid, plain.pid, empty.pid)
         text = said()
         for words in (
                 "nothing to offload process %d (prog_driver): 3.0 MiB of prog_driver not selected: "

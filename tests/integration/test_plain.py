@@ -179,24 +179,68 @@ def test_primary_context_ends_while_memory_is_away():
 
 
 @case()
+def test_copies_between_devices():
+    """They need no peer access, whichever device's context is current."""
+    for under_lien in False, True:
+        with plain_session() as session:
+            job = Plain(session, under_lien=under_lien)
+            blocks = [job("alloc", 2 * MIB)]
+            contexts = [job.context, job("init", 1), job("create", 1)]
+            for context in contexts[1:]:
+                job("current", context)
+                blocks.append(job("alloc", 2 * MIB))
+            job("current", job.context)
+            blocks.append(job("alloc", 2 * MIB))
+            for number, context in enumerate(contexts):
+                job("current", context)
+                for source, address in enumerate(blocks):
+                    value = 16 * number + source + 1
+                    job("put", address, MIB, value)
+                    job.holds(address, MIB, value)
+                    for other in blocks:
+                        for copy in "copy", "copy-async":
+                            job(copy, other + MIB, address, MIB)
+                            job.holds(other + MIB, MIB, value)
+                            job("put", other + MIB, MIB, 0)
+
+
+@case()
+def test_copies_between_devices_that_were_restored():
+    with plain_session() as session:
+        session.start_agent()
+        job = Plain(session)
+        early = job("alloc", 2 * MIB)
+        job("init", 1)
+        late = job("alloc", 2 * MIB)
+        session.ready(job.pid)
+        for value in 1, 2:
+            moved = session.ask("offload", "--owner", "all", "--pid", job.pid)
+            equal(moved["bytes"], 4 * MIB, "moved: %s" % moved["left"])
+            session.ask("restore")
+            for source, to in (early, late), (late, early):
+                job("put", source, MIB, value)
+                job("copy", to, source, MIB)
+                job.holds(to, MIB, value)
+
+
+@case()
 def test_peers():
     with plain_session() as session:
-        job = Plain(session)
-        before = job("alloc", 2 * MIB)
-        other = job("create", 1)
-        equal(job("access", before, 1), 0, "access of the peer, not enabled")
-        job("peer", job.context)
-        equal(job("access", before, 1), 3, "access to what was there")
-        equal(job.refused("peer", job.context), 704, "enabled twice")
-        job("current", job.context)
-        after = job("alloc", 2 * MIB)
-        equal(job("access", after, 1), 3, "access to what came later")
-        job("current", other)
-        job("unpeer", job.context)
-        equal((job("access", before, 1), job("access", after, 1)), (0, 0), "access taken back")
-        equal(job.refused("unpeer", job.context), 705, "taken back twice")
-        job("current", job.context)
-        equal(job("access", job("alloc", 2 * MIB), 1), 0, "access of a former peer")
+        for under_lien in False, True:
+            job = Plain(session, under_lien=under_lien)
+            mine = job("alloc", 2 * MIB)
+            other = job("create", 1)
+            job("peer", job.context)
+            equal(job.refused("peer", job.context), 704, "enabled twice")
+            theirs = job("alloc", 2 * MIB)
+            job("fill", theirs, 2 * MIB, 5)
+            job("copy", mine, theirs, 2 * MIB)
+            job.holds(mine, 2 * MIB, 5)
+            job("unpeer", job.context)
+            equal(job.refused("unpeer", job.context), 705, "taken back twice")
+            job("destroy", other)
+            job("current", job.context)
+            job.holds(mine, 2 * MIB, 5)
 
 
 @case()
@@ -355,29 +399,6 @@ def test_every_driver_call_fails_once():
             owner.holds(held, size, 3)
             owner("free", held)
         equal(session.used(), KEPT, "device memory in use")
-
-
-@case()
-def test_calls_fail_while_peers_are_enabled():
-    with plain_session() as session:
-        faults.folder(session)
-        job = Plain(session)
-        record = faults.Faults(session, job.inner_pid)
-        blocks = [job("alloc", 2 * MIB) for _ in range(3)]
-        job("create", 1)
-        nth, hit = 1, 1
-        while hit:
-            record.arm(faults.FAIL, nth, by=faults.BY_APPLICATION)
-            ok, _ = job.attempt("peer", job.context)
-            hit = record.disarm()
-            if not ok:
-                equal([job("access", block, 1) for block in blocks[1:]], [0, 0], "access after a failure")
-                job("peer", job.context)
-            equal([job("access", block, 1) for block in blocks], [3, 3, 3], "access")
-            job("unpeer", job.context)
-            equal([job("access", block, 1) for block in blocks], [0, 0, 0], "access taken back")
-            nth += 1
-        check(nth > 6, "no calls were hit")
 
 
 @case()

@@ -195,8 +195,8 @@ SOFT_EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUde
 	return create(context, device);
 }
 
-SOFT_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int affinities_count,
-	unsigned int flags, CUdevice device)
+SOFT_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinities,
+	int affinities_count, unsigned int flags, CUdevice device)
 {
 	SOFT_FAULT();
 	(void)flags;

@@ -432,8 +432,4 @@ CUresult soft_fault(const char *function);
 			return fault_;                                                             \
 	} while (0)
 
-/* CUDA 11.4 to 12: no header has it any more. The affinities are CUexecAffinityParam[]. */
-CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int affinities_count,
-	unsigned int flags, CUdevice device);
-
 #endif
