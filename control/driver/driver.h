@@ -61,7 +61,11 @@
 	X(cuDeviceGetAttribute)                                                                    \
 	X(cuMemsetD8Async)                                                                         \
 	X(cuDevicePrimaryCtxReset_v2)                                                              \
+	X(cuDevicePrimaryCtxRelease)                                                               \
+	X(cuDevicePrimaryCtxReset)                                                                 \
+	X(cuCtxDestroy)                                                                            \
 	X(cuCtxDestroy_v2)                                                                         \
+	X(cuIpcOpenMemHandle)                                                                      \
 	X(cuCtxGetCurrent)                                                                         \
 	X(cuCtxGetDevice)                                                                          \
 	X(cuCtxPushCurrent_v2)                                                                     \

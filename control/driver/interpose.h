@@ -64,14 +64,18 @@
 	X(cuPointerGetAttribute)                                                                   \
 	X(cuPointerGetAttributes)                                                                  \
 	X(cuIpcGetMemHandle)                                                                       \
+	X(cuIpcOpenMemHandle)                                                                      \
 	X(cuIpcOpenMemHandle_v2)                                                                   \
 	X(cuIpcCloseMemHandle)                                                                     \
 	X(cuCtxCreate_v2)                                                                          \
 	X(cuCtxCreate_v3)                                                                          \
 	X(cuCtxCreate_v4)                                                                          \
+	X(cuCtxDestroy)                                                                            \
 	X(cuCtxDestroy_v2)                                                                         \
 	X(cuDevicePrimaryCtxRetain)                                                                \
+	X(cuDevicePrimaryCtxRelease)                                                               \
 	X(cuDevicePrimaryCtxRelease_v2)                                                            \
+	X(cuDevicePrimaryCtxReset)                                                                 \
 	X(cuDevicePrimaryCtxReset_v2)
 
 /* Exports the function as `name`. Nothing in this library may use that name: the linker may find

@@ -247,6 +247,22 @@ LIEN_TRANSLATED CUresult lien_plain_cuCtxDestroy_v2(CUcontext context)
 	return result;
 }
 
+/* The names of before CUDA 4 and 11. */
+LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRelease(CUdevice device)
+{
+	return lien_plain_cuDevicePrimaryCtxRelease_v2(device);
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxReset(CUdevice device)
+{
+	return lien_plain_cuDevicePrimaryCtxReset_v2(device);
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuCtxDestroy(CUcontext context)
+{
+	return lien_plain_cuCtxDestroy_v2(context);
+}
+
 void lien_plain_context_forked(void)
 {
 	memset(&used, 0, sizeof(used));
@@ -261,4 +277,7 @@ LIEN_EXPORT_AS(cuCtxCreate_v4, lien_plain_cuCtxCreate_v4);
 LIEN_EXPORT_AS(cuDevicePrimaryCtxRetain, lien_plain_cuDevicePrimaryCtxRetain);
 LIEN_EXPORT_AS(cuDevicePrimaryCtxRelease_v2, lien_plain_cuDevicePrimaryCtxRelease_v2);
 LIEN_EXPORT_AS(cuDevicePrimaryCtxReset_v2, lien_plain_cuDevicePrimaryCtxReset_v2);
+LIEN_EXPORT_AS(cuDevicePrimaryCtxRelease, lien_plain_cuDevicePrimaryCtxRelease);
+LIEN_EXPORT_AS(cuDevicePrimaryCtxReset, lien_plain_cuDevicePrimaryCtxReset);
+LIEN_EXPORT_AS(cuCtxDestroy, lien_plain_cuCtxDestroy);
 LIEN_EXPORT_AS(cuCtxDestroy_v2, lien_plain_cuCtxDestroy_v2);

@@ -384,5 +384,12 @@ void lien_plain_opened_forked(void)
 	pthread_mutex_init(&open_memory.lock, NULL);
 }
 
+LIEN_TRANSLATED CUresult lien_plain_cuIpcOpenMemHandle(
+	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
+{
+	return lien_plain_cuIpcOpenMemHandle_v2(ptr, handle, flags);
+}
+
+LIEN_EXPORT_AS(cuIpcOpenMemHandle, lien_plain_cuIpcOpenMemHandle);
 LIEN_EXPORT_AS(cuIpcOpenMemHandle_v2, lien_plain_cuIpcOpenMemHandle_v2);
 LIEN_EXPORT_AS(cuIpcCloseMemHandle, lien_plain_cuIpcCloseMemHandle);

@@ -153,6 +153,47 @@ def long_copies(context) -> dict:
     return found
 
 
+# Memory to which both devices have access can be set with either context, where the driver's own cannot.
+ON_PURPOSE = ("cuMemsetD8_v2, plain", "cuMemsetD8Async, plain")
+
+
+def copied(session, turns: int, *options) -> list[dict]:
+    """What two_devices.py says at first, after each of so many offloads, and at its end."""
+    lien = session.lien
+    job = spawn([lien.binary, "run", *options, "--", sys.executable, HERE / "two_devices.py"], env=lien.environment,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=open(session.logs / f"two-devices{''.join(options)}.log", "wb"), text=True)
+    session.processes.append(job)
+    found = [json.loads(job.stdout.readline() or "{}")]
+    for _ in range(turns):
+        move(lien, "--owner", "all")
+        job.stdin.write("\n")
+        job.stdin.flush()
+        found.append(json.loads(job.stdout.readline() or "{}"))
+    job.stdin.close()
+    return [*found, json.loads(job.stdout.readline() or "{}")]
+
+
+def two_devices(context) -> dict:
+    """Copies within and between two devices, with the context of either current, as without lien."""
+    if context.machine["gpus"] < 2:
+        return {"skipped": "one GPU"}
+    with context.session("two_devices") as session:
+        session.lien.start_agent()
+        theirs, ours = copied(session, 0, "--plain"), copied(session, 2)
+    differ = {}
+    for turn, found in enumerate(ours):
+        native = theirs[turn == len(ours) - 1]
+        require(set(found) == set(native) and found, f"turn {turn}: {found}")
+        differ.update({f"{call}, turn {turn}": (native[call], found[call]) for call in found
+                       if found[call] != native[call]})
+    print(f"  {len(theirs[0])} calls natively, under lien, and after each of 2 offloads; {len(differ)} differ")
+    for call, pair in differ.items():
+        print(f"  {call}: {pair[0]} natively, {pair[1]} under lien")
+    require(not [call for call in differ if not call.startswith(ON_PURPOSE)], "not as without lien")
+    return {"calls": len(theirs[0]), "differ": differ}
+
+
 def calls(lien, what: str, *options) -> dict:
     outcome = run_command([lien.binary, "run", *options, "--", sys.executable, HERE / "plain_calls.py",
                            what], 120, lien.environment)
@@ -316,5 +357,6 @@ CASES = {
     "frameworks": (frameworks, 400),
     "ipc_tensors": (ipc_tensors, 120),
     "long_copies": (long_copies, 240),
+    "two_devices": (two_devices, 200),
     "windows": (windows, 120),
 }

@@ -4,6 +4,7 @@
  * answer a line on standard output, "ok VALUE..." or "error NUMBER 0". It gets the driver's
  * functions by cuGetProcAddress_v2(), as libcudart does, or with the argument `linked` by linking.
  */
+#include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -55,6 +56,15 @@ static void look_up(int linked)
 		abort();
 	FUNCTIONS(LOOK_UP)
 #undef LOOK_UP
+}
+
+/* The names of before CUDA 4 and 11. */
+static void look_up_older(void)
+{
+	cu.cuCtxDestroy_v2 = dlsym(RTLD_DEFAULT, "cuCtxDestroy");
+	cu.cuDevicePrimaryCtxRelease_v2 = dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxRelease");
+	cu.cuDevicePrimaryCtxReset_v2 = dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxReset");
+	cu.cuIpcOpenMemHandle_v2 = dlsym(RTLD_DEFAULT, "cuIpcOpenMemHandle");
 }
 
 static char **words;
@@ -674,6 +684,8 @@ int main(int argc, char **argv)
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	look_up(argc > 1 && !strcmp(argv[1], "linked"));
+	if (argc > 1 && !strcmp(argv[1], "older"))
+		look_up_older();
 	printf("ready %d\n", getpid());
 	while (fgets(line, sizeof(line), stdin))
 		obey(line);

@@ -29,8 +29,8 @@ def check_as_plain(job, address, size, again):
 @case()
 def test_alloc_ask_free():
     with plain_session() as session:
-        for linked in (False, True):
-            job = Plain(session, linked=linked)
+        for names in (None, "linked"):
+            job = Plain(session, names=names)
             made = allocations(job)
             last = max(made)
             for address, (size, _) in made.items():
@@ -336,6 +336,27 @@ def test_pools_that_other_devices_use():
         equal(job("access", block, 1), 3, "access of the other device")
         job("alloc-async", 6 * MIB, 0)
         equal((stays(session, early.pid), stays(session, job.pid)), (2 * MIB, 6 * MIB), "stays")
+
+
+@case()
+def test_older_names():
+    """What ends a context, and opens a handle, under the name that it had once."""
+    with plain_session() as session:
+        job, other = (Plain(session, names="older") for _ in range(2))
+        block = job("alloc", 4 * MIB)
+        job("fill", block, 4 * MIB, 7)
+        opened = other("ipc-open", job.handle(block))
+        other.holds(opened, 4 * MIB, 7)
+        other("ipc-close", opened)
+        other.end()
+        job("primary-reset", 0)
+        job("init", 0)
+        job("alloc", 64 * MIB)
+        job("primary-release", 0)
+        context = job("create", 0)
+        job("alloc", 64 * MIB)
+        job("destroy", context)
+        equal(session.used(), 0, "device memory in use")
 
 
 @case()

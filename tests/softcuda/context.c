@@ -131,6 +131,11 @@ SOFT_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 	return result;
 }
 
+SOFT_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+	return cuDevicePrimaryCtxRelease_v2(device);
+}
+
 SOFT_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
 	CUcontext primary;
@@ -148,6 +153,11 @@ SOFT_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 	}
 	unlock_all();
 	return CUDA_SUCCESS;
+}
+
+SOFT_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+	return cuDevicePrimaryCtxReset_v2(device);
 }
 
 SOFT_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
@@ -232,6 +242,11 @@ SOFT_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 	if (!result && stack.depth && stack.context[stack.depth - 1] == context)
 		stack.depth--;
 	return result;
+}
+
+SOFT_EXPORT CUresult cuCtxDestroy(CUcontext context)
+{
+	return cuCtxDestroy_v2(context);
 }
 
 SOFT_EXPORT CUresult cuCtxSetCurrent(CUcontext context)

@@ -126,6 +126,12 @@ SOFT_EXPORT CUresult cuIpcOpenMemHandle_v2(
 	return result;
 }
 
+SOFT_EXPORT CUresult cuIpcOpenMemHandle(
+	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
+{
+	return cuIpcOpenMemHandle_v2(ptr, handle, flags);
+}
+
 SOFT_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
 {
 	struct soft_mapping *mapping;
