@@ -126,8 +126,7 @@ SOFT_EXPORT CUresult cuIpcOpenMemHandle_v2(
 	return result;
 }
 
-SOFT_EXPORT CUresult cuIpcOpenMemHandle(
-	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
+SOFT_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
 {
 	return cuIpcOpenMemHandle_v2(ptr, handle, flags);
 }
