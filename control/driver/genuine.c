@@ -14,20 +14,15 @@ struct symbols {
 	const char *names;
 };
 
-static struct symbols symbols_of(const struct dl_phdr_info *info)
+static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) * entry)
 {
 	struct symbols symbols = {0};
-	const ElfW(Dyn) *entry = NULL;
 	uintptr_t at;
-	unsigned i;
 
-	for (i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-			entry = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
 	for (; entry && entry->d_tag != DT_NULL; entry++) {
 		at = entry->d_un.d_ptr;
-		if (at < info->dlpi_addr) /* the linker has not turned it into an address */
-			at += info->dlpi_addr;
+		if (at < base) /* the linker has not turned it into an address */
+			at += base;
 		if (entry->d_tag == DT_GNU_HASH)
 			symbols.hash = (const void *)at;
 		else if (entry->d_tag == DT_SYMTAB)
@@ -62,7 +57,7 @@ static uintptr_t find(const struct symbols *symbols, const char *name)
 	for (i = buckets[hash % table[0]]; i >= table[1]; i++) {
 		symbol = &symbols->symbol[i];
 		if ((chains[i - table[1]] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-			!strcmp(symbols->names + symbol->st_name, name))
+			lien_same(symbols->names + symbol->st_name, name))
 			return symbol->st_value;
 		if (chains[i - table[1]] & 1)
 			break;
@@ -70,32 +65,47 @@ static uintptr_t find(const struct symbols *symbols, const char *name)
 	return 0;
 }
 
-static int is_libc(const char *path)
+static const char *file_of(const char *path)
 {
-	const char *name = strrchr(path, '/');
+	const char *file = path;
 
-	name = name ? name + 1 : path;
-	return !strcmp(name, "libc.so.6") ||
-	       !strcmp(name, "libdl.so.2"); /* contains it up to 2.33 */
+	for (; *path; path++)
+		if (*path == '/')
+			file = path + 1;
+	return file;
 }
 
-static int look(struct dl_phdr_info *info, size_t size, void *unused)
+static int is_libc(const char *path)
 {
-	struct symbols symbols;
+	const char *file = file_of(path);
+
+	return lien_same(file, "libc.so.6") ||
+	       lien_same(file, "libdl.so.2"); /* contains it up to 2.33 */
+}
+
+static void look_in(const struct link_map *map)
+{
+	const struct symbols symbols = symbols_of(map->l_addr, map->l_ld);
 	uintptr_t value;
 	unsigned i;
 
-	(void)size, (void)unused;
-	if (!is_libc(info->dlpi_name))
-		return 0;
-	symbols = symbols_of(info);
 	for (i = 0; i < LIEN_GENUINE_COUNT; i++) {
 		value = find(&symbols, names[i]);
 		if (value)
 			__atomic_store_n(
-				&genuine[i], (void *)(info->dlpi_addr + value), __ATOMIC_RELEASE);
+				&genuine[i], (void *)(map->l_addr + value), __ATOMIC_RELEASE);
 	}
-	return 0;
+}
+
+/* Sanitizers intercept dl_iterate_phdr(), and call dlsym() before they are ready. The list is read
+ * without glibc's lock: libc is there from the start, and before all that may come and go. */
+static void look(void)
+{
+	const struct link_map *map;
+
+	for (map = _r_debug.r_map; map && !genuine[LIEN_GENUINE_COUNT - 1]; map = map->l_next)
+		if (is_libc(map->l_name))
+			look_in(map);
 }
 
 struct wanted {
@@ -106,16 +116,19 @@ struct wanted {
 
 static int look_for(struct dl_phdr_info *info, size_t size, void *context)
 {
-	const char *file = strrchr(info->dlpi_name, '/');
 	struct wanted *wanted = context;
+	const ElfW(Dyn) *dynamic = NULL;
 	struct symbols symbols;
 	uintptr_t value;
+	unsigned i;
 
 	(void)size;
-	file = file ? file + 1 : info->dlpi_name;
-	if (strncmp(file, wanted->library, strlen(wanted->library)))
+	if (strncmp(file_of(info->dlpi_name), wanted->library, strlen(wanted->library)))
 		return 0;
-	symbols = symbols_of(info);
+	for (i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+	symbols = symbols_of(info->dlpi_addr, dynamic);
 	value = find(&symbols, wanted->name);
 	if (value && (void *)(info->dlpi_addr + value) != wanted->ours)
 		wanted->found = (void *)(info->dlpi_addr + value);
@@ -135,6 +148,6 @@ void *lien_genuine(enum lien_genuine which)
 	void *found = __atomic_load_n(&genuine[which], __ATOMIC_ACQUIRE);
 
 	if (!found)
-		dl_iterate_phdr(look, NULL);
+		look();
 	return found ? found : __atomic_load_n(&genuine[which], __ATOMIC_ACQUIRE);
 }

@@ -71,10 +71,10 @@ static const struct lien_interposed *find(const char *name)
 	unsigned i;
 
 	for (i = 0; i < lien_interposed_count; i++)
-		if (!strcmp(lien_interposed[i].name, name))
+		if (lien_same(lien_interposed[i].name, name))
 			return &lien_interposed[i];
 	for (i = 0; i < plain_count; i++)
-		if (!strcmp(plain[i].name, name))
+		if (lien_same(plain[i].name, name))
 			return &plain[i];
 	return NULL;
 }

@@ -34,7 +34,7 @@ static const struct call *find(const char *name)
 	unsigned i;
 
 	for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
-		if (!strcmp(calls[i].name, name))
+		if (lien_same(calls[i].name, name))
 			return &calls[i];
 	return NULL;
 }

@@ -434,10 +434,10 @@ class Session:
             driver("init", device)
         return driver
 
-    def compile(self, name, source, *flags):
+    def compile(self, name, source, *flags, compiler=os.environ.get("CC") or "cc"):
         """The path of a program or library made of a file of fixtures/."""
         path = self.path(name)
-        subprocess.run([os.environ.get("CC") or "cc", "-D_GNU_SOURCE", *flags, os.path.join(FIXTURES, source),
+        subprocess.run([compiler, "-D_GNU_SOURCE", *flags, os.path.join(FIXTURES, source),
                         "-o", path], check=True, timeout=60)
         return path
 

@@ -3,10 +3,12 @@
 """Plain memory (cuMemAlloc, cuMemAllocAsync) of processes under `lien run`: it can be moved, and behaves
 as the driver's own."""
 
+import os
+import subprocess
 import sys
 
 import faults
-from lien_test import MIB, SOFTNCCL, case, check, equal, main, wait_for
+from lien_test import LIEN, MIB, ROOT, SOFTCUDA, SOFTNCCL, Session, case, check, equal, main, wait_for
 from plain import (CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, DESTROYED, INVALID_CONTEXT, INVALID_VALUE, KEPT,
                    OUT_OF_MEMORY, Plain, allocations, plain_session, stays)
 
@@ -336,6 +338,35 @@ def test_pools_that_other_devices_use():
         equal(job("access", block, 1), 3, "access of the other device")
         job("alloc-async", 6 * MIB, 0)
         equal((stays(session, early.pid), stays(session, job.pid)), (2 * MIB, 6 * MIB), "stays")
+
+
+@case()
+def test_sanitizers():
+    """Their functions stand before libc's, and look libc's up by dlsym() before they are ready."""
+    found = []
+    with Session(LIEN_PLAIN="0") as session:
+        session.start_agent()
+        for compiler, kinds in {"gcc": ["address", "thread"], "clang": ["address", "thread", "memory"]}.items():
+            for kind in kinds:
+                try:
+                    path = session.compile("%s-%s" % (compiler, kind), "sanitized.c", "-g", "-fsanitize=" + kind, "-I",
+                                           os.path.join(ROOT, "include"), "-L", SOFTCUDA, "-l:libcuda.so.1", "-lpthread",
+                                           compiler=compiler)
+                except (OSError, subprocess.CalledProcessError):
+                    continue  # no such compiler, or it lacks that library
+                job = session.spawn([LIEN, "run", "--", path], MSAN_OPTIONS="halt_on_error=0")
+                equal(job.line(), "ready", "%s %s: %s" % (compiler, kind, job.said()))
+                equal(job.ask("look"), "0", "wrong bytes")
+                session.ready(job.pid)
+                moved = session.ask("offload", "--owner", "all", "--pid", job.pid)
+                equal(moved["bytes"], 2 * MIB, "moved of %s: %s" % (path, moved["left"]))
+                session.ask("restore")
+                equal(job.ask("look"), "0", "wrong bytes")
+                job.close_input()
+                equal(job.wait(), 0, "status of %s: %s" % (path, job.said()))
+                found.append((compiler, kind))
+    print("   ", *("%s %s" % pair for pair in found))
+    check(found, "no compiler has a sanitizer")
 
 
 @case()

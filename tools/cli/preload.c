@@ -82,10 +82,26 @@ static int name_saver(const char *command, char *path, size_t size)
 	return 0;
 }
 
+/* Before what the variable has, behind a colon. */
+static int put_before(const char *variable, const char *ours)
+{
+	const char *before = getenv(variable);
+	char *list;
+	int err;
+
+	if (!before || !*before)
+		return setenv(variable, ours, 1);
+	if (asprintf(&list, "%s:%s", ours, before) < 0)
+		return -1;
+	err = setenv(variable, list, 1);
+	free(list);
+	return err;
+}
+
 int lien_preload_set(const char *command, bool plain, bool saver)
 {
 	const char *before = getenv("LD_PRELOAD");
-	char path[PATH_MAX], *list;
+	char path[PATH_MAX];
 	int err;
 
 	if (saver && before && strstr(before, LIEN_SAVER))
@@ -105,11 +121,10 @@ int lien_preload_set(const char *command, bool plain, bool saver)
 			LIEN_CONTROL_NAME, path);
 	if (saver && name_saver(command, path, sizeof(path)))
 		return -1;
-	if (asprintf(&list, "%s%s%s", path, before && *before ? ":" : "",
-		    before && *before ? before : "") < 0)
-		return lien_complain(command, "out of memory");
-	err = setenv("LD_PRELOAD", list, 1) || (plain && setenv("LIEN_PLAIN", "1", 0));
-	free(list);
+	/* A shared AddressSanitizer refuses to run behind another library. */
+	err = put_before("LD_PRELOAD", path) ||
+	      put_before("ASAN_OPTIONS", "verify_asan_link_order=0") ||
+	      (plain && setenv("LIEN_PLAIN", "1", 0));
 	return err ? lien_complain(command, "out of memory") : 0;
 }
 
