@@ -22,6 +22,29 @@ from cli_fixture import LIEN, Stream, long, run_cases
 from lien_test import children_of, wait_for
 
 
+def case_run_what_cannot(context):
+    """run: a program that uses musl starts without the control library; what is missing of a program is named"""
+    musl, script = context.path("ld-musl-x86_64.so.1"), context.path("script")
+    linker = subprocess.run(["cc", "-print-file-name=ld-linux-x86-64.so.2"], check=True, stdout=subprocess.PIPE,
+                            text=True).stdout.strip()
+    os.symlink(os.path.realpath(linker), musl)
+    program = context.path("musl-program")
+    subprocess.run(["cc", "-o", program, "-Wl,--dynamic-linker=" + musl, "-x", "c", "-"], check=True, text=True,
+                   input='#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv("LD_PRELOAD") ? "with" : "without"); }')
+    for name in program, "musl-program":
+        out, err = context.run("run", "--", name, PATH=context.directory + ":" + os.environ["PATH"])
+        assert out == "without\n" and "uses musl" in err and err.startswith("lien run: " + name), (out, err)
+    with open(script, "w", encoding="ascii") as file:
+        file.write("#!%s x\n" % program)
+    os.chmod(script, 0o755)
+    out, err = context.run("run", "--", script)
+    assert out == "without\n" and "uses musl" in err, (out, err)
+    os.unlink(musl)
+    context.fails("run", "--", program, code=127, words=[musl, "dynamic linker"])
+    os.unlink(program)
+    context.fails("run", "--", script, code=127, words=[script, program, "first line"])
+
+
 def case_run(context):
     """run: LD_PRELOAD, the command's arguments and exit code; what is missing"""
     control = context.path("liblien-control.so")

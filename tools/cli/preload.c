@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/cli/program.h"
 #include "tools/text/complain.h"
 
 #define NOT_EXECUTABLE 126
@@ -128,11 +129,36 @@ int lien_preload_set(const char *command, bool plain, bool saver)
 	return err ? lien_complain(command, "out of memory") : 0;
 }
 
-int lien_preload_failed(const char *command, const char *program, int err)
+bool lien_preload_fits(const char *command, const char *name)
 {
-	if (err == ENOENT)
-		lien_complain(command, "%s: command not found", program);
+	struct lien_program program;
+	const char *slash;
+
+	lien_program_look(name, &program);
+	slash = strrchr(program.linker, '/');
+	if (!slash || strncmp(slash, "/ld-musl", 8) || access(program.linker, F_OK))
+		return true;
+	lien_complain(command,
+		"%s uses musl, and the control library needs glibc: it runs without it, and its "
+		"memory stays on the GPU",
+		name);
+	return false;
+}
+
+int lien_preload_failed(const char *command, const char *name, int err)
+{
+	struct lien_program program;
+
+	lien_program_look(name, &program);
+	if (err == ENOENT && program.script[0])
+		lien_complain(command, "%s: there is no %s, which its first line names",
+			program.path, program.script);
+	else if (err == ENOENT && program.linker[0])
+		lien_complain(command, "%s: there is no %s, its dynamic linker", program.path,
+			program.linker);
+	else if (err == ENOENT)
+		lien_complain(command, "%s: command not found", name);
 	else
-		lien_complain(command, "cannot run %s: %s", program, strerror(err));
+		lien_complain(command, "cannot run %s: %s", name, strerror(err));
 	return err == ENOENT ? NOT_FOUND : NOT_EXECUTABLE;
 }

@@ -25,8 +25,12 @@ int lien_preload_find(char *path, size_t size);
  * after a message. */
 int lien_preload_set(const char *command, bool plain, bool saver);
 
+/* Can the program, by the name that execvp() gets, have the control library in it? If not, says so:
+ * with it in LD_PRELOAD it would not start. */
+bool lien_preload_fits(const char *command, const char *name);
+
 /* execvp() has failed with `err`: prints a message and returns the shell's exit code for it, 127 or
  * 126. */
-int lien_preload_failed(const char *command, const char *program, int err);
+int lien_preload_failed(const char *command, const char *name, int err);
 
 #endif
