@@ -353,6 +353,11 @@ static __noinline void gate_enter(struct lien_probe_gate *gate, struct thread *t
 	};
 	struct lien_probe_shut *range;
 
+	if (LIEN_CALL_TOUCHES(flags) == LIEN_TOUCHES_RANGE_1) {
+		value.address = arguments->arg[1];
+		value.bytes = arguments->arg[2];
+	}
+
 	if (thread) {
 		thread->t_gate = value.t;
 		thread->gate_call = call;

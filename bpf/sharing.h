@@ -67,20 +67,21 @@ static __noinline int is_taken(struct export_slot *key)
 
 #define SLOTS_TRIED 16
 
-/* Finds a slot for another export of the user. Returns 0, or -1: there is none, or too few. */
+/* Finds a slot for another export of the user: the next one, or, because exports that stay open lie
+ * side by side, one of those far behind it. Returns 0, or -1: there is none, or too few. */
 static __always_inline int export_slot(struct export_slot *key, __u64 account, __u32 control)
 {
-	__u32 entries = (control ? EXPORTS_MAX / 2 : EXPORTS_MAX) >> lien_room_shift, tried;
+	__u32 entries = (control ? EXPORTS_MAX / 2 : EXPORTS_MAX) >> lien_room_shift, next, tried;
 	struct account *user = account_get(account);
 
 	if (!user)
 		return -1;
+	entries = account == ACCOUNT_ROOT ? SHARE_OF_ROOT(entries) : SHARE_OF_USER(entries);
 	key->account = account;
 	key->control = control;
+	next = __sync_fetch_and_add(&user->exports[control & 1], 1);
 	for (tried = 0; tried < SLOTS_TRIED; tried++) {
-		key->slot = __sync_fetch_and_add(&user->exports[control & 1], 1);
-		key->slot %=
-			account == ACCOUNT_ROOT ? SHARE_OF_ROOT(entries) : SHARE_OF_USER(entries);
+		key->slot = (next + tried * (entries / SLOTS_TRIED + 1)) % entries;
 		if (!is_taken(key))
 			return 0;
 	}

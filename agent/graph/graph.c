@@ -292,6 +292,11 @@ const char *lien_allocation_library(const struct lien_allocation *allocation)
 	return allocation->site ? allocation->site->library->text : "unknown";
 }
 
+bool lien_allocation_handed_out(const struct lien_allocation *allocation)
+{
+	return allocation->site && allocation->site->outer == LIEN_CALL_NCCL_MEM_ALLOC;
+}
+
 struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation)
 {
 	return allocation->comm && allocation->owner

@@ -519,6 +519,8 @@ bool lien_allocation_offloaded(const struct lien_allocation *allocation);
 bool lien_allocation_by_address(const struct lien_allocation *allocation);
 /* Returns the name of the library or program that asked for it, or "unknown". */
 const char *lien_allocation_library(const struct lien_allocation *allocation);
+/* Did NCCL make it for its caller (ncclMemAlloc), who works on it without NCCL, too? */
+bool lien_allocation_handed_out(const struct lien_allocation *allocation);
 /*
  * The same, and where it is not known, what it seems to be: "nccl" (*inferred) if another rank of
  * one of its owner's communicators maps it for another device. NCCL may also have been given the

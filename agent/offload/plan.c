@@ -116,10 +116,11 @@ static void mark_holders(
 }
 
 /* Other users' processes could keep everybody's memory where it is, by changing their own code or
- * by making more calls than are followed. */
+ * by making more calls than are followed; but not by being older than the agent. */
 static bool may_get(const struct lien_process *process, const struct lien_process *owner)
 {
-	return !process->uid || process->uid == owner->uid;
+	return !process->uid || process->uid == owner->uid ||
+	       (process->incomplete & (UNSEEN | UNREAD)) == UNREAD;
 }
 
 /* May it have been exported before the agent was there? */
@@ -486,6 +487,7 @@ static int add_allocation(
 		return err;
 	if (lien_choice_infers(&planner->choice, allocation))
 		planner->plan->inferred += allocation->bytes;
+	planner->plan->handed_out |= lien_allocation_handed_out(allocation);
 	own = lien_allocation_holding(allocation, allocation->owner);
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
 		if (!err)

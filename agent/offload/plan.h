@@ -32,7 +32,8 @@ static inline bool lien_discards_address(const struct lien_discard *discard)
 
 struct lien_selection {
 	const char *owner;    /* library name as views show it; NULL: any */
-	bool certain;	      /* not what only seems to be that library's */
+	bool certain;	      /* only what that library alone works on: not what merely seems to be
+			       * its own, nor what it has handed out */
 	const uint32_t *pids; /* whose memory; none: all processes' */
 	unsigned pids_count;
 	/* Only memory of these devices: by UUID, and by the processes' own numbers, bit by bit. */
@@ -138,6 +139,7 @@ struct lien_plan {
 	unsigned freed_count;
 	uint64_t free;	   /* lien_selection.free */
 	uint64_t nameless; /* bytes that could be moved of all these */
+	bool handed_out;   /* some of it is memory of ncclMemAlloc() */
 	uint64_t inferred; /* bytes that are moved because they seem to be the selected library's */
 	struct lien_blame blame; /* of a refusal; lien_plan_clear() keeps it */
 };

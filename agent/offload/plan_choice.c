@@ -169,8 +169,10 @@ static const char *library_of(
 {
 	bool inferred;
 
-	return choice->selection->certain ? lien_allocation_library(allocation)
-					  : lien_allocation_attributed(allocation, &inferred);
+	if (!choice->selection->certain)
+		return lien_allocation_attributed(allocation, &inferred);
+	return lien_allocation_handed_out(allocation) ? "handed out"
+						      : lien_allocation_library(allocation);
 }
 
 static bool is_on_gpu(const struct lien_choice *choice, const struct lien_allocation *allocation)

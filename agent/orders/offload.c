@@ -222,7 +222,7 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	err = lien_offload_request_copy(&agent->request, selection, how);
 	/* Calls of other libraries than NCCL go on only if they cannot use what is moved. */
 	all = !selection->owner || strcmp(selection->owner, "nccl") || selection->discard_count ||
-	      agent->plan.inferred;
+	      agent->plan.inferred || agent->plan.handed_out;
 	agent->request.selection.certain = !all;
 	if (!err)
 		err = lien_offload_request_limit(&agent->request, &agent->plan);

@@ -14,6 +14,7 @@
 #include "loader/probes/calls.h"
 
 #define RESTORE_MS 10000
+#define RESET	   "cuDevicePrimaryCtxReset"
 
 const char *const lien_on_use_names[] = {[LIEN_ON_USE_WAIT] = "wait",
 	[LIEN_ON_USE_RESTORE] = "restore",
@@ -37,11 +38,16 @@ static enum lien_on_use on_use_of(const struct lien_tracked *tracked, uint32_t c
 	case LIEN_CALL_NCCL_DESTROY:
 	case LIEN_CALL_NCCL_ABORT:
 	case LIEN_CALL_NCCL_FINALIZE:
+	case LIEN_CALL_NCCL_DEREGISTER:
+	case LIEN_CALL_NCCL_WINDOW_DEREGISTER:
+	case LIEN_CALL_NCCL_MEM_FREE:
 	case LIEN_CALL_CU_MEM_UNMAP:
 	case LIEN_CALL_CU_MEM_RELEASE:
+	case LIEN_CALL_CU_IPC_CLOSE:
 		return LIEN_ON_USE_RESTORE;
 	}
-	return tracked->on_use;
+	return strncmp(lien_calls_name(call), RESET, strlen(RESET)) ? tracked->on_use
+								    : LIEN_ON_USE_RESTORE;
 }
 
 static int find_use(
@@ -55,7 +61,9 @@ static int find_use(
 		first->other = tracked;
 	if (!tracked || tracked->let_go_later || lien_now_ns() < tracked->t_use)
 		return 0;
-	if (tracked->on_use == LIEN_ON_USE_IGNORE && held->call != LIEN_CALL_CU_MEM_RELEASE &&
+	if ((tracked->on_use == LIEN_ON_USE_IGNORE || held->bytes ||
+		    held->call == LIEN_CALL_CU_IPC_CLOSE) &&
+		held->call != LIEN_CALL_CU_MEM_RELEASE &&
 		!lien_holds_away(first->agent, who->pid, held)) {
 		first->other = tracked;
 		return 0;

@@ -3,17 +3,41 @@
 
 #include "loader/probes/gate.h"
 
+/* Is memory of [from, end) away? */
+static bool is_away(struct lien_process *process, uint64_t from, uint64_t end)
+{
+	const struct lien_mapping key = {.va = from};
+	const struct lien_mapping *mapping = lien_process_mapping(process, from);
+
+	if (!mapping)
+		mapping = RB_NFIND(
+			lien_mapping_tree, &process->mappings, (struct lien_mapping *)&key);
+	for (; mapping && mapping->va < end;
+		mapping = RB_NEXT(lien_mapping_tree, &process->mappings,
+			(struct lien_mapping *)mapping))
+		if (mapping->parked)
+			return true;
+	return false;
+}
+
 bool lien_holds_away(
 	const struct lien_agent *agent, uint32_t pid, const struct lien_probe_held *held)
 {
 	struct lien_process *process = lien_graph_process(agent->graph, pid);
-	const struct lien_mapping *mapping;
 
-	if (held->call != LIEN_CALL_CU_MEM_UNMAP || !process)
-		return false;
-	/* The gate holds a range, in which there is other memory, too. */
-	mapping = lien_process_mapping(process, held->address);
-	return mapping && mapping->parked;
+	return process &&
+	       (held->bytes || held->call == LIEN_CALL_CU_MEM_UNMAP ||
+		       held->call == LIEN_CALL_CU_IPC_CLOSE) &&
+	       is_away(process, held->address, held->address + (held->bytes ? held->bytes : 1));
+}
+
+/* The gate holds a range, in which there is other memory, too. While a transaction runs, memory
+ * goes and comes. */
+static bool touches_other(
+	const struct lien_agent *agent, uint32_t pid, const struct lien_probe_held *held)
+{
+	return (held->bytes || held->call == LIEN_CALL_CU_IPC_CLOSE) && !agent->transaction &&
+	       !lien_holds_away(agent, pid, held);
 }
 
 bool lien_holds(const struct lien_agent *agent, uint32_t pid, const struct lien_probe_shut *shut,
@@ -24,6 +48,8 @@ bool lien_holds(const struct lien_agent *agent, uint32_t pid, const struct lien_
 	if (!all && LIEN_CALL_BEGINS_CAPTURE(held->call))
 		return shut->busy;
 	if (!all && !(held->flags & LIEN_PROBE_HELD_MEETS))
+		return false;
+	if (touches_other(agent, pid, held))
 		return false;
 	return !shut->by_comm ||
 	       !(LIEN_CALL_MAKES_COMM(held->call) ||

@@ -8,7 +8,7 @@
 
 #include "agent/core/agent.h"
 
-/* Does the thread unmap what is away? */
+/* Does the thread unmap, register or close what is away? */
 bool lien_holds_away(
 	const struct lien_agent *agent, uint32_t pid, const struct lien_probe_held *held);
 /* Would a gate of the process that is shut like this hold the thread? `all`: it guards more than

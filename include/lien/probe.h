@@ -240,7 +240,9 @@ struct lien_probe_held {
 	unsigned int peer;	    /* sends and receives */
 	unsigned int flags;	    /* LIEN_PROBE_HELD_... */
 	unsigned int tid;	    /* as the process itself sees it */
-	unsigned long long address; /* the call's first argument */
+	/* What the call works on, where it is one that says so (LIEN_TOUCHES_RANGE_1); else its first
+	 * argument, and 0. */
+	unsigned long long address, bytes;
 };
 
 /* It may be in an NCCL group that it opened before the gate was made. */

@@ -323,7 +323,8 @@ static unsigned touches_of(const char *symbol)
 	return LIEN_TOUCHES_ANY;
 }
 
-/* Of the libraries of network cards and GDRCopy. */
+/* Of the libraries of network cards and GDRCopy. NCCL registers its own memory in calls of its own,
+ * which are held. */
 static enum lien_gating registers(enum lien_library library, const char *symbol, unsigned *touches)
 {
 	unsigned i;
@@ -332,7 +333,7 @@ static enum lien_gating registers(enum lien_library library, const char *symbol,
 		;
 	if (touches)
 		*touches = i < REGISTERING ? registering[i].touches : LIEN_TOUCHES_ANY;
-	return i < REGISTERING || lien_holds_unknown(library, symbol) ? LIEN_GATING_NCCL
+	return i < REGISTERING || lien_holds_unknown(library, symbol) ? LIEN_GATING_ALL
 								      : LIEN_GATING_NONE;
 }
 

@@ -282,6 +282,27 @@ static void do_mem_free(const struct order *order)
 	say(nccl.mem_free((void *)order->arg[0]));
 }
 
+static void do_set(const struct order *order)
+{
+	say(cuMemsetD8_v2(order->arg[0], order->arg[2], order->arg[1]));
+}
+
+static void do_holds(const struct order *order)
+{
+	const size_t size = order->arg[1];
+	uint8_t *bytes = malloc(size);
+	size_t i = 0;
+	int result;
+
+	if (!bytes)
+		abort();
+	result = cuMemcpyDtoH_v2(bytes, order->arg[0], size);
+	while (!result && i < size && bytes[i] == order->arg[2])
+		i++;
+	free(bytes);
+	say(result ? result : i < size);
+}
+
 static int call(const char *kind, ncclComm_t comm, size_t count, ncclDataType_t type)
 {
 	if (!strcmp(kind, "all_reduce"))
@@ -413,6 +434,8 @@ static const struct {
 	{"group-end", do_group_end},
 	{"mem-alloc", do_mem_alloc}, /* BYTES */
 	{"mem-free", do_mem_free},   /* ADDRESS */
+	{"set", do_set},	     /* ADDRESS BYTES VALUE */
+	{"holds", do_holds},	     /* ADDRESS BYTES VALUE */
 	{"call", do_call},	     /* KIND COMM COUNT TYPE TIMES */
 	{"hammer", do_hammer},	     /* COMM THREADS CALLS */
 	{"hash", do_hash},	     /* COMM */

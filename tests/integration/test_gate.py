@@ -319,6 +319,51 @@ def test_registrations_while_away():
             driver(undo, answer[1])
 
 
+@case()
+def test_other_memory_is_registered_while_some_is_away():
+    """The gate holds a range, from the lowest to the highest memory that is away; and an offload of NCCL's memory
+    holds no registration at all."""
+    with Session() as session:
+        session.start_agent()
+        driver = shapes(session, control=True)
+        low, high = (driver("reserve", 2 * MIB, where << 32) for where in (4, 0x7fff))
+        heap = driver("pages", 2 * MIB)
+        check(low < heap < high, "addresses", low, heap, high)
+        for at in low, high:
+            driver("map", at, 2 * MIB, driver("create", 2 * MIB, 0), 0)
+            driver("access", at, 2 * MIB, 0, 3)
+        driver("ibv-dereg", driver("ibv-reg", heap, 4096))  # opens the library, which is then probed
+        session.ready(driver.pid)
+        for on_use in "wait", "fail":
+            equal(session.ask("offload", "--owner", "all", "--on-use", on_use)["bytes"], 4 * MIB, "moved")
+            driver("ibv-dereg", driver("ibv-reg", heap, 4096))
+            equal(session.process(driver.pid)["state"], "offloaded", "state")
+            session.ask("restore")
+
+
+@case()
+def test_memory_that_nccl_has_handed_out():
+    """Of ncclMemAlloc(): the application works on it by itself, and waits where it comes to that."""
+    with Session() as session:
+        session.start_agent()
+        rank = Rank(session, allocate=4 * MIB, control=True)
+        comm = rank.made("init-rank", 1, 0, unique_id(5))
+        va = rank("mem-alloc", 2 * MIB)[-1]
+        rank("set", va, 2 * MIB, 7)
+        session.ready(rank.pid)
+        check(session.ask("offload")["bytes"] >= 2 * MIB, "moved")
+        rank.process.send("set %d %d 9" % (va, 2 * MIB))
+        wait_for("it is held", lambda: session.ask("status")["held"])
+        session.ask("restore")
+        equal(rank.process.line().split()[0], "ok", "set")
+        rank("holds", va, 2 * MIB, 9)
+        registered = rank("register", comm, va, 2 * MIB)[-1]
+        for ends in "deregister %d %d" % (comm, registered), "mem-free %d" % va:
+            session.ask("offload")
+            equal(rank.process.ask(ends).split()[0], "ok", ends)
+            equal(session.process(rank.pid)["state"], "running", "state, after " + ends)
+
+
 def asked(session):
     return session.ask("status")["loop"]["requests"]
 

@@ -88,13 +88,13 @@ static void registrations_are_held(void **state)
 	unsigned touches;
 
 	(void)state;
-	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_reg_mr", &touches), LIEN_GATING_NCCL);
+	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_reg_mr", &touches), LIEN_GATING_ALL);
 	assert_int_equal(touches, LIEN_TOUCHES_RANGE_1);
-	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_reg_mr_ex", &touches), LIEN_GATING_NCCL);
+	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_reg_mr_ex", &touches), LIEN_GATING_ALL);
 	assert_int_equal(touches, LIEN_TOUCHES_ANY);
-	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_exp_reg_mr", NULL), LIEN_GATING_NCCL);
-	assert_int_equal(lien_gated(LIEN_LIB_MLX5, "mlx5dv_devx_umem_reg", NULL), LIEN_GATING_NCCL);
-	assert_int_equal(lien_gated(LIEN_LIB_GDRAPI, "gdr_pin_buffer", NULL), LIEN_GATING_NCCL);
+	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_exp_reg_mr", NULL), LIEN_GATING_ALL);
+	assert_int_equal(lien_gated(LIEN_LIB_MLX5, "mlx5dv_devx_umem_reg", NULL), LIEN_GATING_ALL);
+	assert_int_equal(lien_gated(LIEN_LIB_GDRAPI, "gdr_pin_buffer", NULL), LIEN_GATING_ALL);
 	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_dereg_mr", NULL), LIEN_GATING_NONE);
 	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "ibv_open_device", NULL), LIEN_GATING_NONE);
 	assert_int_equal(lien_gated(LIEN_LIB_IBVERBS, "verbs_init", NULL), LIEN_GATING_NONE);
