@@ -7,6 +7,7 @@
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/quiesce/elsewhere.h"
+#include "agent/quiesce/gate.h"
 #include "agent/server/server.h"
 
 /* An offload goes on for so long, whoever waits; and for so long after its user's last one gave
@@ -73,6 +74,8 @@ void lien_orders_end(struct lien_agent *agent)
 	lien_elsewhere_end(agent);
 	agent->transaction = NULL;
 	agent->transaction_ended = agent->transaction_own = false;
+	if (!agent->stopping)
+		lien_gate_serve(agent); /* a job stands still for it */
 	lien_server_resume(agent);
 }
 
@@ -106,7 +109,8 @@ static void give_way(struct lien_agent *agent)
 {
 	if (!lien_transaction_hesitates(agent->transaction, GIVE_WAY_NS) ||
 		!agent->transaction_of.one_user || gave_way(agent, &agent->transaction_of) ||
-		!lien_server_others_wait(agent, gave_way) || lien_elsewhere_is_committed(agent) ||
+		!(lien_server_others_wait(agent, gave_way) || lien_gate_others_wait(agent)) ||
+		lien_elsewhere_is_committed(agent) ||
 		!lien_transaction_cancel(agent->transaction, -EBUSY,
 			"the job did not come to rest within 2 s, and another user waits"))
 		return;

@@ -38,8 +38,14 @@ void lien_gate_stays(struct lien_agent *agent, uint32_t pid);
  * some thousand: the others wait for the end. */
 void lien_gate_let_go(struct lien_agent *agent, struct lien_tracked *tracked);
 
-/* Looks for threads that wait for memory that is away, and acts as the offload's client asked. */
+/* Looks for threads that wait for memory that is away, and acts as the offload's client asked. Call
+ * it when a transaction has ended, before anybody begins another one. */
+void lien_gate_serve(struct lien_agent *agent);
+/* The same, and what else is due. */
 void lien_gate_tick(struct lien_agent *agent);
+/* Does a thread of a user other than the transaction's wait for memory that is to be restored for
+ * it? */
+bool lien_gate_others_wait(struct lien_agent *agent);
 /* A control library has reported whether memory of its process is away, and whether its gate is
  * shut. Shuts the gate of a process from which an earlier agent has moved memory, or opens one that
  * is shut for no reason. Returns true if the control library has got an order, and will answer. */

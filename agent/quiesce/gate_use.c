@@ -157,7 +157,19 @@ static bool group_in_use(const struct lien_agent *agent, const struct use *use, 
 	return true;
 }
 
-void lien_gate_tick(struct lien_agent *agent)
+bool lien_gate_others_wait(struct lien_agent *agent)
+{
+	const struct lien_process *process;
+	struct use first = {.agent = agent};
+
+	if (!lien_probes_gates(agent->probes))
+		return false;
+	lien_probes_held(agent->probes, find_use, &first);
+	process = first.tracked ? lien_graph_process(agent->graph, first.tracked->pid) : NULL;
+	return process && process->uid != agent->transaction_of.uid;
+}
+
+void lien_gate_serve(struct lien_agent *agent)
 {
 	struct lien_restore_how how = {.timeout_ms = RESTORE_MS};
 	struct lien_selection selection = {0};
@@ -169,14 +181,8 @@ void lien_gate_tick(struct lien_agent *agent)
 	uint32_t pid;
 	int err;
 
-	lien_probes_gate_tick(agent->probes);
-	if (!agent->transaction)
-		lien_gate_make_late(agent);
-	if (agent->transaction || lien_server_has_postponed(agent) ||
-		!lien_probes_gates(agent->probes))
+	if (!lien_probes_gates(agent->probes))
 		return;
-	lien_gate_cover_late(agent);
-	name_unheld(agent);
 	lien_probes_held(agent->probes, find_use, &first);
 	if (first.other)
 		lien_gate_let_go(agent, first.other);
@@ -215,6 +221,19 @@ void lien_gate_tick(struct lien_agent *agent)
 	if (err || nothing)
 		lien_log(4, "no restore for process %u: %s", pid,
 			err ? error : "nothing of it is away");
+}
+
+void lien_gate_tick(struct lien_agent *agent)
+{
+	lien_probes_gate_tick(agent->probes);
+	if (agent->transaction)
+		return;
+	lien_gate_make_late(agent);
+	if (!lien_probes_gates(agent->probes))
+		return;
+	lien_gate_cover_late(agent);
+	name_unheld(agent);
+	lien_gate_serve(agent);
 }
 
 struct view {

@@ -13,8 +13,8 @@ static bool is_away(struct lien_process *process, uint64_t from, uint64_t end)
 		mapping = RB_NFIND(
 			lien_mapping_tree, &process->mappings, (struct lien_mapping *)&key);
 	for (; mapping && mapping->va < end;
-		mapping = RB_NEXT(lien_mapping_tree, &process->mappings,
-			(struct lien_mapping *)mapping))
+		mapping = RB_NEXT(
+			lien_mapping_tree, &process->mappings, (struct lien_mapping *)mapping))
 		if (mapping->parked)
 			return true;
 	return false;

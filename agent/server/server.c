@@ -636,11 +636,6 @@ void lien_server_resume_quiet(struct lien_agent *agent)
 	resume(agent, true);
 }
 
-bool lien_server_has_postponed(const struct lien_agent *agent)
-{
-	return agent->server->postponed[false];
-}
-
 bool lien_server_others_wait(const struct lien_agent *agent,
 	bool (*but_not)(const struct lien_agent *agent, const struct lien_viewer *who))
 {

@@ -36,8 +36,6 @@ void lien_server_transaction_done(struct lien_agent *agent);
 bool lien_server_cancel(struct lien_client *by);
 /* No transaction is left: requests that wait for the end of one get their turn. */
 void lien_server_resume(struct lien_agent *agent);
-/* Does a postponed request wait for its turn, because a transaction has ended? */
-bool lien_server_has_postponed(const struct lien_agent *agent);
 /* Is one of them another user's than the transaction that is under way, and not one of `but_not`?
  */
 bool lien_server_others_wait(const struct lien_agent *agent,

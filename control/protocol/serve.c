@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -41,6 +42,7 @@ struct message {
 	size_t body; /* bytes after the header */
 	int fds[LIEN_WIRE_FDS_MAX];
 	unsigned fds_count;
+	int cut; /* there was no room for all its descriptors */
 	struct ucred sender;
 };
 
@@ -70,15 +72,59 @@ int lien_control_fail(struct lien_control *control, int result, uint64_t where, 
 	return result;
 }
 
+/* Exports and imports need descriptors for a moment, which the program may not have: its threads
+ * are held, and cannot close any. Its own limit is soft. Sets *before to it, and *more to what it
+ * is until fewer_descriptors(). */
+#define MORE_FDS (4 * LIEN_WIRE_FDS_MAX)
+
+static void more_descriptors(struct rlimit *before, struct rlimit *more)
+{
+	more->rlim_cur = 0;
+	if (getrlimit(RLIMIT_NOFILE, before) || before->rlim_cur >= before->rlim_max)
+		return;
+	*more = *before;
+	more->rlim_cur = before->rlim_max - before->rlim_cur > MORE_FDS
+				 ? before->rlim_cur + MORE_FDS
+				 : before->rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, more))
+		more->rlim_cur = 0;
+}
+
+/* Unless the program has set it meanwhile. */
+static void fewer_descriptors(const struct rlimit *before, const struct rlimit *more)
+{
+	struct rlimit now;
+
+	if (more->rlim_cur && !getrlimit(RLIMIT_NOFILE, &now) && now.rlim_cur == more->rlim_cur &&
+		now.rlim_max == more->rlim_max)
+		setrlimit(RLIMIT_NOFILE, before);
+}
+
+/* Waits for a message. Returns the type of order; 0: it has none. */
+static unsigned next_type(int fd)
+{
+	struct lien_wire_header header;
+	ssize_t n;
+
+	do
+		n = recv(fd, &header, sizeof(header), MSG_PEEK);
+	while (n < 0 && errno == EINTR);
+	return n == sizeof(header) ? header.type : 0;
+}
+
 static int receive(int fd, struct message *message)
 {
 	ssize_t n;
 
+	memset(&message->header, 0, sizeof(message->header));
 	message->sender.uid = -1;
 	n = lien_pass_receive_from(fd, message->bytes, sizeof(message->bytes), message->fds,
 		&message->fds_count, &message->sender, 0);
 	if (n <= 0 && n != -EMSGSIZE)
 		return -1;
+	message->cut = n == -EMSGSIZE && message->header.length <= sizeof(message->bytes);
+	if (message->cut)
+		n = message->header.length;
 	message->body = n > (ssize_t)sizeof(message->header) ? n - sizeof(message->header) : 0;
 	if (n < (ssize_t)sizeof(message->header) || message->header.length != (size_t)n)
 		message->header.type = 0; /* answered as unknown */
@@ -150,6 +196,10 @@ static int import_all(struct lien_control *control, struct message *message)
 	unsigned count = message->body / sizeof(*shares), i;
 	int result, first = 0;
 
+	if (message->cut)
+		return lien_control_fail(control, -EMFILE, 0,
+			"it has too few free file descriptors: raise their number (prlimit "
+			"--nofile)");
 	if (count != message->fds_count)
 		return lien_control_fail(
 			control, -EPROTO, 0, "shares and descriptors do not match");
@@ -421,8 +471,11 @@ static int gate(struct lien_control *control, const struct message *message)
 	return lien_control_fail(control, -EPROTO, 0, "unknown order to the gate");
 }
 
-/* Returns true if some users of the host have no id here; the host's root is then nobody. */
-static int in_user_namespace(void)
+static int in_user_namespace; /* some users of the host have no id here: its root is nobody */
+
+/* A program with this thread cannot change its namespace, and may lose its /proc, or have no
+ * descriptor left. */
+static void look_at_users(void)
 {
 	static const char all[] = "         0          0 4294967295";
 	char map[64] = "";
@@ -431,7 +484,8 @@ static int in_user_namespace(void)
 
 	if (fd >= 0)
 		close(fd);
-	return n > 0 && strncmp(map, all, sizeof(all) - 1) != 0;
+	if (n > 0)
+		in_user_namespace = strncmp(map, all, sizeof(all) - 1) != 0;
 }
 
 #define OVERFLOW_UID 65534
@@ -444,7 +498,7 @@ static int in_user_namespace(void)
 static int may_order(const struct ucred *sender)
 {
 	return !sender->uid || sender->uid == getuid() ||
-	       (sender->uid == OVERFLOW_UID && in_user_namespace());
+	       (sender->uid == OVERFLOW_UID && in_user_namespace);
 }
 
 /* The job must never see the marks, nor have fewer references than it knows of. */
@@ -684,13 +738,24 @@ const void *lien_control_saved(uint64_t va, uint64_t bytes, const char **why)
 void lien_control_serve(int fd, uint64_t ino)
 {
 	static struct message message;
+	struct rlimit before, more;
 	struct lien_wire_hello who;
+	unsigned type;
 	uint64_t start;
 	int allowed;
 
 	pthread_mutex_lock(&serving);
+	look_at_users();
 	wait_for_order(fd);
-	while (still(fd, ino) && !receive(fd, &message) && still(fd, ino)) {
+	while (still(fd, ino)) {
+		type = next_type(fd);
+		more.rlim_cur = 0;
+		if (type == LIEN_WIRE_IMPORT || type == LIEN_WIRE_EXPORT)
+			more_descriptors(&before, &more);
+		if (!still(fd, ino) || receive(fd, &message) || !still(fd, ino)) {
+			fewer_descriptors(&before, &more);
+			break;
+		}
 		start = lien_clock_ns();
 		memset(&kept.reply, 0, sizeof(kept.reply));
 		kept.reply.type = message.header.type;
@@ -709,6 +774,7 @@ void lien_control_serve(int fd, uint64_t ino)
 		pthread_mutex_unlock(&changing);
 		while (message.fds_count)
 			close(message.fds[--message.fds_count]);
+		fewer_descriptors(&before, &more);
 		kept.reply.flags = LIEN_WIRE_LAST;
 		kept.reply.arena_bytes = kept.arena.bytes;
 		kept.reply.arena_used = kept.arena.used;

@@ -237,11 +237,11 @@ struct lien_probe_held {
 	unsigned long long comm; /* 0: the call names none */
 	unsigned long long t;	 /* CLOCK_MONOTONIC ns */
 	unsigned int call;
-	unsigned int peer;	    /* sends and receives */
-	unsigned int flags;	    /* LIEN_PROBE_HELD_... */
-	unsigned int tid;	    /* as the process itself sees it */
-	/* What the call works on, where it is one that says so (LIEN_TOUCHES_RANGE_1); else its first
-	 * argument, and 0. */
+	unsigned int peer;  /* sends and receives */
+	unsigned int flags; /* LIEN_PROBE_HELD_... */
+	unsigned int tid;   /* as the process itself sees it */
+	/* What the call works on, where it is one that says so (LIEN_TOUCHES_RANGE_1); else its
+	 * first argument, and 0. */
 	unsigned long long address, bytes;
 };
 

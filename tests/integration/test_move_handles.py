@@ -4,6 +4,8 @@
 control library maps it for as long as it moves. See lien_test.py for what this needs.
 """
 
+import os
+import resource
 import sys
 
 from lien_test import MIB, Session, case, check, equal, main, wait_for
@@ -337,6 +339,44 @@ def test_fabric_handles():
         check(any("not imported by anybody yet" in reason for reason in reasons(session, "--multicast")),
               reasons(session, "--multicast"))
         other("fabric-import", "%#x" % key)
+
+
+def limit_files(pid, free, hard=None):
+    """The process can open so many descriptors more; hard: it cannot raise that itself. Returns the limits of before."""
+    used = {int(fd) for fd in os.listdir("/proc/%d/fd" % pid)}
+    unused = [fd for fd in range(len(used) + free + 1) if fd not in used]
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (unused[free], unused[free] if hard else before[1]))
+    return before
+
+
+@case()
+def test_importer_without_descriptors():
+    """What is shared comes back though the program has no descriptor left; where its limit is hard, the restore says
+    so."""
+    with Session() as session:
+        session.start_agent()
+        owner, importer = session.driver(), session.driver()
+        places = []
+        for value in range(1, 9):
+            handle, va = owner("make", SIZE, 0)
+            fd = owner("export", handle)
+            places.append((va, importer("show", SIZE, importer.take(owner, fd), 0), value))
+            owner("close", fd)
+            owner("fill", va, SIZE, value)
+        session.ready(owner.pid, importer.pid)
+        for free, hard in (4, False), (0, False), (4, True):
+            session.ask("offload", "--owner", "all")
+            limits = limit_files(importer.pid, free, hard)
+            if hard:
+                session.refused("restore", text="too few free file descriptors: raise their number")
+                break
+            session.ask("restore")
+            equal(resource.prlimit(importer.pid, resource.RLIMIT_NOFILE)[1], limits[1], "its hard limit")
+            check(resource.prlimit(importer.pid, resource.RLIMIT_NOFILE)[0] < limits[0], "its soft limit was raised")
+            resource.prlimit(importer.pid, resource.RLIMIT_NOFILE, limits)
+            for va, there, value in places:
+                equal((owner("check", va, SIZE, value), importer("check", there, SIZE, value)), (0, 0), "wrong bytes")
 
 
 if __name__ == "__main__":

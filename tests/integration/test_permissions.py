@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 
@@ -286,6 +287,47 @@ def test_an_offload_gives_way_to_other_users():
         equal(offload.wait(), 0, "an offload that tries again: %s" % offload.said())
         session.ask("restore")
         equal(bob("check", va, 2 * MIB, 0x22), 0, "wrong bytes")
+
+
+@case()
+def test_a_job_that_needs_its_memory_does_not_wait_for_other_users():
+    """Its memory is restored for it, although another user always has an offload that waits, and the next one."""
+    with Shared() as session:
+        busy = session.path("busy")
+        session.start_agent()
+        alice = session.of_user(ALICE)
+        va = with_memory(alice, 0x41)[1]
+        session.ready(alice.pid)
+        session.ask_as(ALICE, "offload", "--owner", "all", "--on-use", "restore")
+        session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = busy
+        bob = session.of_user(BOB)
+        with_memory(bob, 0x42)
+        session.ready(bob.pid)
+        open(busy, "w").close()
+        loops = [session.spawn_as(BOB, ["/bin/sh", "-c", "while :; do %s offload --owner all --timeout %d; done" % (
+            os.path.abspath(LIEN), timeout)]) for timeout in (50000, 50001)]
+        wait_for("one is at it", lambda: session.ask("status")["transaction"])
+        time.sleep(0.5)  # and the other waits
+        equal(alice("check", va, 2 * MIB, 0x41), 0, "wrong bytes")
+        equal(session.process(alice.pid)["state"], "running", "state")
+        for loop in loops:
+            loop.end()
+
+
+@case()
+def test_without_proc():
+    """A job in a user namespace, to which root is nobody, takes root's orders when it has lost its /proc."""
+    with Shared() as session:
+        session.start_agent()
+        job = Driver(session.spawn_as(ALICE, ["/usr/bin/unshare", "-Urm", os.path.abspath(LIEN), "run", "--",
+                                              program("prog_driver")]))
+        job("init", 0)
+        va = with_memory(job, 0x51)[1]
+        session.ready(job.pid)
+        session.ask("offload", "--owner", "all")
+        subprocess.run(["nsenter", "-t", str(job.pid), "-m", "mount", "-t", "tmpfs", "none", "/proc"], check=True)
+        equal(session.ask("restore")["bytes"], 2 * MIB, "restored")
+        equal(job("check", va, 2 * MIB, 0x51), 0, "wrong bytes")
 
 
 @case()

@@ -67,12 +67,6 @@ bool lien_proc_runs(uint32_t pid, uint64_t start)
 	return pid == PID;
 }
 
-bool lien_server_has_postponed(const struct lien_agent *of)
-{
-	(void)of;
-	return false;
-}
-
 int lien_link_state(
 	uint32_t pid, const struct lien_control_place *place, struct lien_control_state *state)
 {
