@@ -435,6 +435,25 @@ static void client_ready(struct lien_source *source, uint32_t events)
 		client_close(client);
 }
 
+static bool is_idle(const struct lien_client *client)
+{
+	return client->viewer.one_user && !client->queued && !client->postponed &&
+	       !client->waiting && !client->job && !client->recording && !client->out_length;
+}
+
+/* Who has many user ids could take all places. Closes an idle connection, of a user with the most,
+ * the oldest one. */
+static void make_room(struct lien_server *server)
+{
+	struct lien_client *client, *most = NULL;
+
+	LIST_FOREACH (client, &server->clients, next)
+		if (is_idle(client) && (!most || client->user->clients >= most->user->clients))
+			most = client;
+	if (most)
+		client_close(most);
+}
+
 /*
  * Gets the client's user from the kernel. Returns false if that user has too many clients already.
  */
@@ -448,6 +467,8 @@ static bool identify(struct lien_server *server, struct lien_client *client)
 	client->viewer.uid = peer.uid;
 	client->viewer.pid = peer.pid;
 	client->viewer.one_user = peer.uid && peer.uid != geteuid();
+	if (client->viewer.one_user && server->count >= CLIENTS_MAX)
+		make_room(server);
 	client->user = user_get(server, &client->viewer);
 	return client->user &&
 	       (!client->viewer.one_user ||

@@ -104,10 +104,12 @@ static void fewer_descriptors(const struct rlimit *before, const struct rlimit *
 static unsigned next_type(int fd)
 {
 	struct lien_wire_header header;
+	struct iovec part = {&header, sizeof(header)};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 	ssize_t n;
 
 	do
-		n = recv(fd, &header, sizeof(header), MSG_PEEK);
+		n = recvmsg(fd, &message, MSG_PEEK);
 	while (n < 0 && errno == EINTR);
 	return n == sizeof(header) ? header.type : 0;
 }

@@ -44,6 +44,20 @@ sys.stdin.read()
 """
 
 
+HOLDS = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[2]))
+held = []
+for _ in range(64):
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].connect(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
 def flood(session, uid, request, count):
     process = session.spawn([sys.executable, "-c", FLOOD, session.socket,
                              json.dumps(request) + "\n", count, uid])
@@ -73,6 +87,17 @@ def print_turns(session, what):
     equal(loop["most_requests"], 1, "requests handled in one turn")
     check(loop["most_records"] <= MOST_RECORDS, "records in one turn", loop)
     return loop
+
+
+@case()
+def test_connections_of_many_users():
+    """Idle ones, as many as there are places, keep nobody out."""
+    with Shared() as session:
+        session.start_agent()
+        for uid in range(70000, 70017):
+            equal(session.spawn([sys.executable, "-c", HOLDS, session.socket, uid]).line(), "held", "connections")
+        for _ in range(3):
+            equal(session.ask_as(BOB, "ps")["processes"], [], "an answer")
 
 
 @case()
