@@ -357,7 +357,6 @@ static __noinline void gate_enter(struct lien_probe_gate *gate, struct thread *t
 		value.address = arguments->arg[1];
 		value.bytes = arguments->arg[2];
 	}
-
 	if (thread) {
 		thread->t_gate = value.t;
 		thread->gate_call = call;

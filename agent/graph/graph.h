@@ -472,8 +472,9 @@ struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *alloc
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
 /* How many shares there have been: the value of the last one's .made. */
 uint64_t lien_graph_shares_made(const struct lien_graph *graph);
-/* Of the exports that the graph knew when so many had been made, these (sorted by number) were open
- * later: nobody has a descriptor of another one, so nobody will import it. */
+/* `open` lists the exports that are open, sorted by number. Marks all others as closed that the
+ * graph knew when `made` shares had been made: nobody has a descriptor, so nobody will import them.
+ */
 void lien_graph_open_exports(
 	struct lien_graph *graph, uint64_t made, const uint64_t *open, unsigned count);
 

@@ -536,13 +536,13 @@ static int look_for_strangers(struct planner *planner)
 		stranger = importer ? stranger_of(planner, importer->uid) : NULL;
 		if (!importer || (stranger && stranger->round <= allocation->round))
 			continue;
-		err = stranger ? 0
-			       : lien_array_grow(&planner->strangers, planner->strangers_count,
-					 &room, sizeof(*stranger));
-		if (err)
-			return err;
-		if (!stranger)
+		if (!stranger) {
+			err = lien_array_grow(&planner->strangers, planner->strangers_count, &room,
+				sizeof(*stranger));
+			if (err)
+				return err;
 			stranger = &planner->strangers[planner->strangers_count++];
+		}
 		*stranger = (struct stranger){importer, allocation->round};
 	}
 	return 0;

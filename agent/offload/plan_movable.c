@@ -103,10 +103,10 @@ const char *lien_plan_exports_unknown(const struct lien_allocation *allocation)
 			return "exported, and not imported by anybody yet";
 		followed++;
 	}
-	return followed < allocation->exports ? "exported in a way that is not followed: a fabric "
-						"handle, or too many open "
-						"exports of its user"
-					      : NULL;
+	if (followed == allocation->exports)
+		return NULL;
+	return "exported in a way that is not followed: a fabric handle, or too many open exports "
+	       "of its user";
 }
 
 static bool partly_away(const struct lien_allocation *allocation)

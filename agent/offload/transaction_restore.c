@@ -227,8 +227,7 @@ static void ask_owner(struct lien_transaction *t, unsigned index)
 	lien_transaction_drop_out(t, index);
 	lien_transaction_fail(t, -EBUSY, pid,
 		"process %u, of whose memory others have some, is stopped: let it go on first "
-		"(kill "
-		"-CONT %u)",
+		"(kill -CONT %u)",
 		pid, pid);
 }
 

@@ -61,10 +61,9 @@ static int find_use(
 		first->other = tracked;
 	if (!tracked || tracked->let_go_later || lien_now_ns() < tracked->t_use)
 		return 0;
-	if ((tracked->on_use == LIEN_ON_USE_IGNORE || held->bytes ||
-		    held->call == LIEN_CALL_CU_IPC_CLOSE) &&
-		held->call != LIEN_CALL_CU_MEM_RELEASE &&
-		!lien_holds_away(first->agent, who->pid, held)) {
+	if (lien_holds_other(first->agent, who->pid, held) ||
+		(tracked->on_use == LIEN_ON_USE_IGNORE && held->call != LIEN_CALL_CU_MEM_RELEASE &&
+			!lien_holds_away(first->agent, who->pid, held))) {
 		first->other = tracked;
 		return 0;
 	}

@@ -20,24 +20,24 @@ static bool is_away(struct lien_process *process, uint64_t from, uint64_t end)
 	return false;
 }
 
+static bool registers_or_closes(const struct lien_probe_held *held)
+{
+	return held->bytes || held->call == LIEN_CALL_CU_IPC_CLOSE;
+}
+
 bool lien_holds_away(
 	const struct lien_agent *agent, uint32_t pid, const struct lien_probe_held *held)
 {
 	struct lien_process *process = lien_graph_process(agent->graph, pid);
 
-	return process &&
-	       (held->bytes || held->call == LIEN_CALL_CU_MEM_UNMAP ||
-		       held->call == LIEN_CALL_CU_IPC_CLOSE) &&
+	return process && (registers_or_closes(held) || held->call == LIEN_CALL_CU_MEM_UNMAP) &&
 	       is_away(process, held->address, held->address + (held->bytes ? held->bytes : 1));
 }
 
-/* The gate holds a range, in which there is other memory, too. While a transaction runs, memory
- * goes and comes. */
-static bool touches_other(
+bool lien_holds_other(
 	const struct lien_agent *agent, uint32_t pid, const struct lien_probe_held *held)
 {
-	return (held->bytes || held->call == LIEN_CALL_CU_IPC_CLOSE) && !agent->transaction &&
-	       !lien_holds_away(agent, pid, held);
+	return registers_or_closes(held) && !lien_holds_away(agent, pid, held);
 }
 
 bool lien_holds(const struct lien_agent *agent, uint32_t pid, const struct lien_probe_shut *shut,
@@ -49,7 +49,8 @@ bool lien_holds(const struct lien_agent *agent, uint32_t pid, const struct lien_
 		return shut->busy;
 	if (!all && !(held->flags & LIEN_PROBE_HELD_MEETS))
 		return false;
-	if (touches_other(agent, pid, held))
+	/* While a transaction runs, memory goes and comes. */
+	if (!agent->transaction && lien_holds_other(agent, pid, held))
 		return false;
 	return !shut->by_comm ||
 	       !(LIEN_CALL_MAKES_COMM(held->call) ||

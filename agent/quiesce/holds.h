@@ -11,6 +11,10 @@
 /* Does the thread unmap, register or close what is away? */
 bool lien_holds_away(
 	const struct lien_agent *agent, uint32_t pid, const struct lien_probe_held *held);
+/* Does it register or close memory that is not away? The gate holds a range, in which there is
+ * other memory, too. */
+bool lien_holds_other(
+	const struct lien_agent *agent, uint32_t pid, const struct lien_probe_held *held);
 /* Would a gate of the process that is shut like this hold the thread? `all`: it guards more than
  * NCCL's memory. */
 bool lien_holds(const struct lien_agent *agent, uint32_t pid, const struct lien_probe_shut *shut,

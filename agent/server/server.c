@@ -441,8 +441,8 @@ static bool is_idle(const struct lien_client *client)
 	       !client->waiting && !client->job && !client->recording && !client->out_length;
 }
 
-/* Who has many user ids could take all places. Closes an idle connection, of a user with the most,
- * the oldest one. */
+/* Somebody with many user ids could take all places. Closes the oldest idle connection of a user
+ * who has the most. */
 static void make_room(struct lien_server *server)
 {
 	struct lien_client *client, *most = NULL;

@@ -17,10 +17,9 @@
  * then on, and cuCtxEnablePeerAccess() finds everything done.
  */
 static struct {
-	pthread_mutex_t lock;
 	uint64_t used;			    /* bits: devices with a context, now or before */
 	uint64_t reach[LIEN_PLAIN_DEVICES]; /* bits: of each of these, whose memory it can reach */
-} used = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} used;
 
 static CUmemAccessDesc access_of(CUdevice device)
 {
@@ -74,49 +73,43 @@ LIEN_TRANSLATED static void let_reach(CUdevice device)
 
 LIEN_TRANSLATED void lien_plain_use(CUdevice device)
 {
-	uint64_t bit, before;
+	uint64_t bit;
 
 	if (device < 0 || device >= LIEN_PLAIN_DEVICES)
 		return;
 	bit = 1ull << device;
 	if (lien_plain_used() & bit)
 		return;
-	pthread_mutex_lock(&used.lock);
-	used.reach[device] = reach_of(device);
-	before = __atomic_fetch_or(&used.used, bit, __ATOMIC_SEQ_CST);
-	pthread_mutex_unlock(&used.lock);
-	if (!(before & bit))
+	/* Threads that come here at the same time write the same. */
+	__atomic_store_n(&used.reach[device], reach_of(device), __ATOMIC_RELAXED);
+	if (!(__atomic_fetch_or(&used.used, bit, __ATOMIC_SEQ_CST) & bit))
 		let_reach(device);
+}
+
+/* The driver has made a context, or refused to. */
+LIEN_TRANSLATED static CUresult made(CUresult result, CUdevice device)
+{
+	if (!result)
+		lien_plain_use(device);
+	return result;
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v2(
 	CUcontext *context, unsigned int flags, CUdevice device)
 {
-	CUresult result = LIEN_REAL(cuCtxCreate_v2)(context, flags, device);
-
-	if (!result)
-		lien_plain_use(device);
-	return result;
+	return made(LIEN_REAL(cuCtxCreate_v2)(context, flags, device), device);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v3(CUcontext *context,
 	CUexecAffinityParam *affinity, int count, unsigned int flags, CUdevice device)
 {
-	CUresult result = LIEN_REAL(cuCtxCreate_v3)(context, affinity, count, flags, device);
-
-	if (!result)
-		lien_plain_use(device);
-	return result;
+	return made(LIEN_REAL(cuCtxCreate_v3)(context, affinity, count, flags, device), device);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v4(
 	CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device)
 {
-	CUresult result = LIEN_REAL(cuCtxCreate_v4)(context, params, flags, device);
-
-	if (!result)
-		lien_plain_use(device);
-	return result;
+	return made(LIEN_REAL(cuCtxCreate_v4)(context, params, flags, device), device);
 }
 
 /* --- the end of a context --------------------------------------------------------------------- */
@@ -167,9 +160,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRetain(CUcontext *context,
 	if (!result && device >= 0 && device < LIEN_PLAIN_DEVICES)
 		__atomic_store_n(&primary.context[device], *context, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&primary.lock);
-	if (!result)
-		lien_plain_use(device);
-	return result;
+	return made(result, device);
 }
 
 /* With the lock: ends the context if nobody has it any more. */
@@ -266,7 +257,6 @@ LIEN_TRANSLATED CUresult lien_plain_cuCtxDestroy(CUcontext context)
 void lien_plain_context_forked(void)
 {
 	memset(&used, 0, sizeof(used));
-	pthread_mutex_init(&used.lock, NULL);
 	memset(&primary, 0, sizeof(primary));
 	pthread_mutex_init(&primary.lock, NULL);
 }

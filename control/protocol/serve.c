@@ -73,31 +73,34 @@ int lien_control_fail(struct lien_control *control, int result, uint64_t where, 
 }
 
 /* Exports and imports need descriptors for a moment, which the program may not have: its threads
- * are held, and cannot close any. Its own limit is soft. Sets *before to it, and *more to what it
- * is until fewer_descriptors(). */
+ * are held, and cannot close any. Its own limit is soft. */
 #define MORE_FDS (4 * LIEN_WIRE_FDS_MAX)
 
-static void more_descriptors(struct rlimit *before, struct rlimit *more)
+static struct rlimit own_limit, raised_limit; /* while it is raised; else raised_limit is 0 */
+
+static void more_descriptors(void)
 {
-	more->rlim_cur = 0;
-	if (getrlimit(RLIMIT_NOFILE, before) || before->rlim_cur >= before->rlim_max)
+	struct rlimit raised;
+
+	if (getrlimit(RLIMIT_NOFILE, &own_limit) || own_limit.rlim_cur >= own_limit.rlim_max)
 		return;
-	*more = *before;
-	more->rlim_cur = before->rlim_max - before->rlim_cur > MORE_FDS
-				 ? before->rlim_cur + MORE_FDS
-				 : before->rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, more))
-		more->rlim_cur = 0;
+	raised = own_limit;
+	raised.rlim_cur = own_limit.rlim_max - own_limit.rlim_cur > MORE_FDS
+				  ? own_limit.rlim_cur + MORE_FDS
+				  : own_limit.rlim_max;
+	if (!setrlimit(RLIMIT_NOFILE, &raised))
+		raised_limit = raised;
 }
 
 /* Unless the program has set it meanwhile. */
-static void fewer_descriptors(const struct rlimit *before, const struct rlimit *more)
+static void fewer_descriptors(void)
 {
 	struct rlimit now;
 
-	if (more->rlim_cur && !getrlimit(RLIMIT_NOFILE, &now) && now.rlim_cur == more->rlim_cur &&
-		now.rlim_max == more->rlim_max)
-		setrlimit(RLIMIT_NOFILE, before);
+	if (raised_limit.rlim_cur && !getrlimit(RLIMIT_NOFILE, &now) &&
+		now.rlim_cur == raised_limit.rlim_cur && now.rlim_max == raised_limit.rlim_max)
+		setrlimit(RLIMIT_NOFILE, &own_limit);
+	raised_limit.rlim_cur = 0;
 }
 
 /* Waits for a message. Returns the type of order; 0: it has none. */
@@ -737,27 +740,30 @@ const void *lien_control_saved(uint64_t va, uint64_t bytes, const char **why)
 	return copy;
 }
 
+/* Returns whether there is a message; fewer_descriptors() must follow it. */
+static int receive_next(int fd, uint64_t ino, struct message *message)
+{
+	unsigned type = still(fd, ino) ? next_type(fd) : 0;
+
+	if (type == LIEN_WIRE_IMPORT || type == LIEN_WIRE_EXPORT)
+		more_descriptors();
+	if (still(fd, ino) && !receive(fd, message) && still(fd, ino))
+		return 1;
+	fewer_descriptors();
+	return 0;
+}
+
 void lien_control_serve(int fd, uint64_t ino)
 {
 	static struct message message;
-	struct rlimit before, more;
 	struct lien_wire_hello who;
-	unsigned type;
 	uint64_t start;
 	int allowed;
 
 	pthread_mutex_lock(&serving);
 	look_at_users();
 	wait_for_order(fd);
-	while (still(fd, ino)) {
-		type = next_type(fd);
-		more.rlim_cur = 0;
-		if (type == LIEN_WIRE_IMPORT || type == LIEN_WIRE_EXPORT)
-			more_descriptors(&before, &more);
-		if (!still(fd, ino) || receive(fd, &message) || !still(fd, ino)) {
-			fewer_descriptors(&before, &more);
-			break;
-		}
+	while (receive_next(fd, ino, &message)) {
 		start = lien_clock_ns();
 		memset(&kept.reply, 0, sizeof(kept.reply));
 		kept.reply.type = message.header.type;
@@ -776,7 +782,7 @@ void lien_control_serve(int fd, uint64_t ino)
 		pthread_mutex_unlock(&changing);
 		while (message.fds_count)
 			close(message.fds[--message.fds_count]);
-		fewer_descriptors(&before, &more);
+		fewer_descriptors();
 		kept.reply.flags = LIEN_WIRE_LAST;
 		kept.reply.arena_bytes = kept.arena.bytes;
 		kept.reply.arena_used = kept.arena.used;

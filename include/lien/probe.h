@@ -240,8 +240,8 @@ struct lien_probe_held {
 	unsigned int peer;  /* sends and receives */
 	unsigned int flags; /* LIEN_PROBE_HELD_... */
 	unsigned int tid;   /* as the process itself sees it */
-	/* What the call works on, where it is one that says so (LIEN_TOUCHES_RANGE_1); else its
-	 * first argument, and 0. */
+	/* With LIEN_TOUCHES_RANGE_1: the memory that the call works on. Otherwise the address is
+	 * its first argument, and there are 0 bytes. */
 	unsigned long long address, bytes;
 };
 

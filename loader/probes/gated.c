@@ -323,8 +323,8 @@ static unsigned touches_of(const char *symbol)
 	return LIEN_TOUCHES_ANY;
 }
 
-/* Of the libraries of network cards and GDRCopy. NCCL registers its own memory in calls of its own,
- * which are held. */
+/* Decides for functions of network cards' libraries and of GDRCopy. NCCL registers its own memory
+ * inside NCCL calls, which are held. */
 static enum lien_gating registers(enum lien_library library, const char *symbol, unsigned *touches)
 {
 	unsigned i;

@@ -125,7 +125,7 @@ static const char *const nccl[] = {"ncclAllGatherConfig", "ncclAllReduceConfig",
 	"ncclTeamRail", "ncclTeamRankToLsa", "ncclTeamRankToWorld", "ncclTeamWorld",
 	"ncclWaitSignal", NULL};
 
-/* Those of AMem, a patched NCCL 2.27. */
+/* AMem, a patched NCCL 2.27, adds these. */
 static const char *const amem[] = {
 	"ncclMemStats", "ncclPause", "ncclResume", "ncclSetGroupID", NULL};
 

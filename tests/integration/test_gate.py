@@ -244,6 +244,17 @@ def test_a_second_offload_that_fails():
         equal(rank.process.line(5)[:2], "ok", "the call to NCCL")
 
 
+def held_until_restored(session, driver, command, call):
+    """The answer to a command that is held in that call until a restore."""
+    driver.process.send(command)
+    wait_for(command + " is held", lambda: [
+        thread["call"] for thread in session.ask("status")["held"]] == [call])
+    session.ask("restore")
+    answer = driver.process.line(10).split()
+    equal(answer[0], "ok", command)
+    return answer
+
+
 @case()
 def test_handles_while_away():
     """What passes a handle waits before it is looked up: another one means the memory afterwards."""
@@ -263,12 +274,7 @@ def test_handles_while_away():
                 "export %d" % handle: "cuMemExportToShareableHandle"}.items():
             moved = session.ask("offload", "--owner", "all")
             equal(moved["bytes"], 2 * MIB, "moved before %s: %s" % (command, moved["left"]))
-            driver.process.send(command)
-            wait_for(command + " is held", lambda wanted=call: [
-                thread["call"] for thread in session.ask("status")["held"]] == [wanted])
-            session.ask("restore")
-            answer = driver.process.line(10).split()
-            equal(answer[0], "ok", command)
+            answer = held_until_restored(session, driver, command, call)
             if command.startswith("retain"):
                 equal(int(answer[1], 0), handle, "the retained handle")
                 driver("release", handle)
@@ -308,12 +314,7 @@ def test_registrations_while_away():
             moved = session.ask("offload", "--owner", "all")
             equal(moved["bytes"], 4 * MIB, "moved before %s: %s" % (command, moved["left"]))
             driver.refused("ibv-reg", 4096, 4096)
-            driver.process.send(command)
-            wait_for(command + " is held", lambda wanted=call: [
-                thread["call"] for thread in session.ask("status")["held"]] == [wanted])
-            session.ask("restore")
-            answer = driver.process.line(10).split()
-            equal(answer[0], "ok", command)
+            answer = held_until_restored(session, driver, command, call)
             left = session.ask("offload", "--owner", "all", "--dry-run")["left"]
             equal([row["bytes"] for row in left], [2 * MIB], "registered by " + command)
             driver(undo, answer[1])
@@ -321,8 +322,7 @@ def test_registrations_while_away():
 
 @case()
 def test_other_memory_is_registered_while_some_is_away():
-    """The gate holds a range, from the lowest to the highest memory that is away; and an offload of NCCL's memory
-    holds no registration at all."""
+    """The gate holds a range, from the lowest to the highest memory that is away."""
     with Session() as session:
         session.start_agent()
         driver = shapes(session, control=True)

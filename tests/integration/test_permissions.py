@@ -14,7 +14,8 @@ import sys
 import time
 
 from lien_test import (
-    LIEN, MIB, Driver, Session, alive, brief, case, check, equal, main, program, state_of, stays, wait_for)
+    LIEN, MIB, Driver, Session, alive, brief, case, check, children_of, equal, main, program, state_of, stays,
+    wait_for)
 from users import ALICE, BOB, CAROL, Shared, impostor, with_memory
 
 KEPT = sum(1 << cap for cap in (2, 5, 19, 24, 38, 39, 40))  # agent/core/privileges.c
@@ -306,8 +307,8 @@ def test_a_job_that_needs_its_memory_does_not_wait_for_other_users():
         open(busy, "w").close()
         loops = [session.spawn_as(BOB, ["/bin/sh", "-c", "while :; do %s offload --owner all --timeout %d; done" % (
             os.path.abspath(LIEN), timeout)]) for timeout in (50000, 50001)]
-        wait_for("one is at it", lambda: session.ask("status")["transaction"])
-        time.sleep(0.5)  # and the other waits
+        wait_for("both ask", lambda: all(children_of(loop.pid) for loop in loops) and
+                 session.ask("status")["transaction"])
         equal(alice("check", va, 2 * MIB, 0x41), 0, "wrong bytes")
         equal(session.process(alice.pid)["state"], "running", "state")
         for loop in loops:

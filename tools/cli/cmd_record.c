@@ -216,8 +216,7 @@ int lien_cmd_record(int argc, char **argv)
 		return lien_usage_error(
 			&usage, "unexpected argument '%s': a command comes after --", argv[1]);
 	session.file.path = argv[0];
-	if (argc > 1 && lien_preload_fits(usage.command, argv[1]) &&
-		lien_preload_set(usage.command, true, false))
+	if (argc > 1 && lien_preload_set(usage.command, argv[1], true, false))
 		return LIEN_EXIT_FAILURE;
 	catch_signals(&session);
 	if (!lien_event_stream_open(&session.stream, LIEN_FOLLOW_UNMARKED))

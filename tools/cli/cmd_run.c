@@ -43,8 +43,7 @@ int lien_cmd_run(int argc, char **argv)
 		return code;
 	if (plain)
 		unsetenv("LIEN_PLAIN");
-	if (lien_preload_fits(usage.command, argv[0]) &&
-		lien_preload_set(usage.command, plain, saver))
+	if (lien_preload_set(usage.command, argv[0], plain, saver))
 		return LIEN_EXIT_FAILURE;
 	execvp(argv[0], argv);
 	return lien_preload_failed(usage.command, argv[0], errno);

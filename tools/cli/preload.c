@@ -99,12 +99,31 @@ static int put_before(const char *variable, const char *ours)
 	return err;
 }
 
-int lien_preload_set(const char *command, bool plain, bool saver)
+/* With it in LD_PRELOAD a program that uses musl would not start. */
+static bool fits(const char *command, const char *name)
+{
+	struct lien_program program;
+	const char *slash;
+
+	lien_program_look(name, &program);
+	slash = strrchr(program.linker, '/');
+	if (!slash || strncmp(slash, "/ld-musl", 8) || access(program.linker, F_OK))
+		return true;
+	lien_complain(command,
+		"%s uses musl, and the control library needs glibc: it runs without it, and its "
+		"memory stays on the GPU",
+		name);
+	return false;
+}
+
+int lien_preload_set(const char *command, const char *program, bool plain, bool saver)
 {
 	const char *before = getenv("LD_PRELOAD");
 	char path[PATH_MAX];
 	int err;
 
+	if (program && !fits(command, program))
+		return 0;
 	if (saver && before && strstr(before, LIEN_SAVER))
 		return lien_complain(command,
 			"LD_PRELOAD has a hook of torch_memory_saver's already: %s: leave it out",
@@ -127,22 +146,6 @@ int lien_preload_set(const char *command, bool plain, bool saver)
 	      put_before("ASAN_OPTIONS", "verify_asan_link_order=0") ||
 	      (plain && setenv("LIEN_PLAIN", "1", 0));
 	return err ? lien_complain(command, "out of memory") : 0;
-}
-
-bool lien_preload_fits(const char *command, const char *name)
-{
-	struct lien_program program;
-	const char *slash;
-
-	lien_program_look(name, &program);
-	slash = strrchr(program.linker, '/');
-	if (!slash || strncmp(slash, "/ld-musl", 8) || access(program.linker, F_OK))
-		return true;
-	lien_complain(command,
-		"%s uses musl, and the control library needs glibc: it runs without it, and its "
-		"memory stays on the GPU",
-		name);
-	return false;
 }
 
 int lien_preload_failed(const char *command, const char *name, int err)

@@ -21,13 +21,10 @@ int lien_preload_find(char *path, size_t size);
 
 /* Prepends it to LD_PRELOAD in this process's environment. With `plain`, the programs' plain memory
  * stays the driver's, unless LIEN_PLAIN says otherwise: recorded and replayed calls are to be what
- * the program made them. With `saver`, torch_memory_saver takes it for its hook. Returns non-zero
- * after a message. */
-int lien_preload_set(const char *command, bool plain, bool saver);
-
-/* Can the program, by the name that execvp() gets, have the control library in it? If not, says so:
- * with it in LD_PRELOAD it would not start. */
-bool lien_preload_fits(const char *command, const char *name);
+ * the program made them. With `saver`, torch_memory_saver takes it for its hook. `program`: by the
+ * name that execvp() gets; if it cannot have the library in it, says so, and sets nothing. NULL: it
+ * is not known. Returns non-zero after a message. */
+int lien_preload_set(const char *command, const char *program, bool plain, bool saver);
 
 /* execvp() has failed with `err`: prints a message and returns the shell's exit code for it, 127 or
  * 126. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What a program needs to be started. */
+/* Finds out what a program needs in order to start. */
 #ifndef LIEN_TOOLS_PROGRAM_H
 #define LIEN_TOOLS_PROGRAM_H
 

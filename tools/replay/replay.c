@@ -160,7 +160,7 @@ static int replay(const struct options *options)
 	if (load(options->path, &script))
 		return EXIT_FAILURE;
 	lien_report_script(script, options->path);
-	if (!options->no_control && lien_preload_set(usage.command, true, false)) {
+	if (!options->no_control && lien_preload_set(usage.command, NULL, true, false)) {
 		lien_script_free(script);
 		return EXIT_FAILURE;
 	}
