@@ -39,6 +39,8 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 		if (frame->call == LIEN_CALL_RDMA_UNKNOWN)
 			event->result = 0;
 		return LIEN_EVENT_HEADER;
+	case LIEN_KIND_device_comm:
+		return LIEN_EVENT_HEADER;
 	case LIEN_KIND_create:
 		event->create.handle = read_user_u64(event, frame->arg[0]);
 		event->create.bytes = frame->arg[1];

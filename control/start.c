@@ -111,6 +111,14 @@ static void start(void)
 
 static int starting; /* a thread is in start(), or starting is forbidden */
 
+static void try_to_start(void)
+{
+	if (__atomic_exchange_n(&starting, 1, __ATOMIC_ACQUIRE))
+		return;
+	start();
+	__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
+}
+
 #define REPLACE_US 100000
 
 static int is_served(void)
@@ -133,10 +141,7 @@ static void replace(const struct place *place)
 	if (is_served() && state->agent_ino == place->agent_ino)
 		close(state->agent_fd);
 	while (lien_gate_is_shut() && !is_served()) {
-		if (!__atomic_exchange_n(&starting, 1, __ATOMIC_ACQUIRE)) {
-			start();
-			__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
-		}
+		try_to_start();
 		if (!is_served())
 			usleep(REPLACE_US); /* too many files or threads */
 	}
@@ -144,10 +149,7 @@ static void replace(const struct place *place)
 
 static void woken(void)
 {
-	if (!__atomic_exchange_n(&starting, 1, __ATOMIC_ACQUIRE)) {
-		start();
-		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
-	}
+	try_to_start();
 	lien_gate_wait();
 }
 
@@ -226,16 +228,21 @@ int lien_start_undo(void)
 
 /*
  * Called instead of dlopen() by a thread made for it (loader/inject/inject.h), when the library is
- * already there and has ended. Returns NULL: it has not ended.
+ * already there: it has ended, or waits for a driver call that would wake it. Returns NULL: it can
+ * neither be started nor waits.
  */
 static void *again(const char *path, int mode)
 {
-	uint64_t ended = LIEN_WIRE_MAGIC_ENDED;
+	uint64_t magic = LIEN_WIRE_MAGIC_ENDED;
 
 	(void)path, (void)mode;
 	if (!__atomic_compare_exchange_n(
-		    &lien_control_state.magic, &ended, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-		return NULL;
+		    &lien_control_state.magic, &magic, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+		if (magic != LIEN_WIRE_MAGIC)
+			return NULL;
+		try_to_start();
+		return &lien_control_state;
+	}
 	if (install(true)) {
 		__atomic_store_n(
 			&lien_control_state.magic, LIEN_WIRE_MAGIC_ENDED, __ATOMIC_RELEASE);

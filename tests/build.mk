@@ -272,7 +272,7 @@ asan-tests: $(BUILD)/trace.skel.h
 
 check:
 	$(LAB_DEPS)
-	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests integration-tests
+	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests integration-tests fuzz-links
 	$(Q)$(TEST_RUN)
 
 check-long:

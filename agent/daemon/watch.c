@@ -21,11 +21,13 @@
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/orders/presence.h"
+#include "agent/quiesce/gate.h"
 #include "agent/quiesce/since.h"
 #include "agent/join/join.h"
 #include "loader/discover/elf_symbols.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/gate.h"
+#include "loader/probes/gated.h"
 #include "loader/discover/untrusted.h"
 
 #define WAKE_SOON_NS 5000000000ull /* after a call; then it is checked now and then */
@@ -436,6 +438,9 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 		else
 			lien_watch_probed(agent, event);
 	}
+	if (event->type == LIEN_EVENT_LIBRARY && !agent->transaction &&
+		lien_gated_library(lien_library_of(event->library.name)))
+		lien_gate_cover_late(agent); /* some of its calls are to be held */
 	if (event->type != LIEN_EVENT_PROCESS)
 		return;
 	process = lien_graph_process(agent->graph, event->pid);

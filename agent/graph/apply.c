@@ -63,6 +63,14 @@ static int lien_graph_apply_holds(
 	return 0;
 }
 
+static int lien_graph_apply_device_comm(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	(void)graph, (void)event;
+	process->device_comm = true;
+	return 0;
+}
+
 static lien_apply_fn *const effects[LIEN_KIND_COUNT] = {
 #define EFFECT(kind, least, origin) [LIEN_KIND_##kind] = lien_graph_apply_##kind,
 	LIEN_KINDS(EFFECT)

@@ -294,7 +294,14 @@ const char *lien_allocation_library(const struct lien_allocation *allocation)
 
 bool lien_allocation_handed_out(const struct lien_allocation *allocation)
 {
-	return allocation->site && allocation->site->outer == LIEN_CALL_NCCL_MEM_ALLOC;
+	const struct lien_holding *holding;
+
+	if (allocation->site && allocation->site->outer == LIEN_CALL_NCCL_MEM_ALLOC)
+		return true;
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (holding->process->device_comm)
+			return true;
+	return false;
 }
 
 struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation)

@@ -378,9 +378,11 @@ struct lien_process {
 	/* when its first driver call was entered; 0: before the process was watched */
 	uint64_t t_first;
 	char command[16];
-	bool ended;    /* is being removed from the graph */
-	bool captured; /* has captured a CUDA graph: what that launches makes no calls */
-	bool cuda;     /* has or may have made a driver call; false if it only mapped a library */
+	bool ended;	  /* is being removed from the graph */
+	bool captured;	  /* has captured a CUDA graph: what that launches makes no calls */
+	bool device_comm; /* has made an ncclDevComm: its kernels work on NCCL's memory themselves
+			   */
+	bool cuda; /* has or may have made a driver call; false if it only mapped a library */
 	unsigned incomplete;
 	enum lien_control_presence presence;
 	bool detached;	 /* by `lien detach`, and not attached since; set by the agent */
@@ -520,7 +522,8 @@ bool lien_allocation_offloaded(const struct lien_allocation *allocation);
 bool lien_allocation_by_address(const struct lien_allocation *allocation);
 /* Returns the name of the library or program that asked for it, or "unknown". */
 const char *lien_allocation_library(const struct lien_allocation *allocation);
-/* Did NCCL make it for its caller (ncclMemAlloc), who works on it without NCCL, too? */
+/* May the application work on it without NCCL, though it is NCCL's? NCCL made it for its caller
+ * (ncclMemAlloc), or somebody who holds it has an ncclDevComm. */
 bool lien_allocation_handed_out(const struct lien_allocation *allocation);
 /*
  * The same, and where it is not known, what it seems to be: "nccl" (*inferred) if another rank of

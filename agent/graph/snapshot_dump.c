@@ -50,6 +50,7 @@ static void dump_process(struct snapshot *snapshot, const struct lien_process *p
 	event.state.process.incomplete = process->incomplete;
 	event.state.process.cuda = process->cuda;
 	event.state.process.captured = process->captured;
+	event.state.process.device_comm = process->device_comm;
 	event.state.process.context = process->next_context;
 	memcpy(event.state.process.command, process->command, sizeof(process->command));
 	EMIT(snapshot, &event, process);

@@ -23,6 +23,7 @@ int lien_load_process(
 	process->incomplete = body->incomplete;
 	process->cuda = body->cuda;
 	process->captured = body->captured;
+	process->device_comm = body->device_comm;
 	process->next_context = body->context;
 	process->t_first = event->t_entry;
 	for (i = 0; i < sizeof(process->command) - 1 && body->command[i]; i++)

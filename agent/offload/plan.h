@@ -139,7 +139,7 @@ struct lien_plan {
 	unsigned freed_count;
 	uint64_t free;	   /* lien_selection.free */
 	uint64_t nameless; /* bytes that could be moved of all these */
-	bool handed_out;   /* some of it is memory of ncclMemAlloc() */
+	bool handed_out;   /* some of it is lien_allocation_handed_out() */
 	uint64_t inferred; /* bytes that are moved because they seem to be the selected library's */
 	struct lien_blame blame; /* of a refusal; lien_plan_clear() keeps it */
 };

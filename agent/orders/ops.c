@@ -396,13 +396,15 @@ static const char *raw_to(void *context, uint32_t pid, uint64_t handle)
 	return lien_plan_raw_to(lien_graph_process(agent->graph, pid), handle);
 }
 
-/* Half of the descriptors that the agent may have. */
-static unsigned exports_max(void)
+/* Half of the descriptors that the agent may have, and no more than the kernel side keeps of one
+ * user: what it does not know nobody could import. */
+static unsigned exports_max(const struct lien_agent *agent)
 {
+	unsigned known = lien_probes_exports_max(agent->probes);
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur / 2 > UINT32_MAX)
-		return 0;
+	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur / 2 > known)
+		return known;
 	return limit.rlim_cur / 2;
 }
 
@@ -411,7 +413,7 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 	bool can_gate = lien_probes_can_gate(agent->probes);
 
 	return (struct lien_transaction_ops){
-		.fds_max = exports_max(),
+		.fds_max = exports_max(agent),
 		.gate = can_gate ? step_gate : NULL,
 		.at_rest = can_gate ? lien_quiesce_look : NULL,
 		.rested = can_gate ? lien_quiesce_rested : NULL,

@@ -74,8 +74,10 @@ void lien_orders_end(struct lien_agent *agent)
 	lien_elsewhere_end(agent);
 	agent->transaction = NULL;
 	agent->transaction_ended = agent->transaction_own = false;
-	if (!agent->stopping)
+	if (!agent->stopping) {
+		lien_gate_cover_late(agent);
 		lien_gate_serve(agent); /* a job stands still for it */
+	}
 	lien_server_resume(agent);
 }
 

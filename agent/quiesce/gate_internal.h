@@ -34,8 +34,6 @@ int lien_gate_make(
 int lien_gate_make_for_all(
 	struct lien_agent *agent, struct lien_process *process, char *why, size_t size);
 void lien_gate_make_late(struct lien_agent *agent);
-/* Puts the gate on a library that the process has loaded while its memory is away. */
-void lien_gate_cover_late(struct lien_agent *agent);
 /* Shuts a gate that has been made. It goes on holding what `before` says; NULL: it holds nothing
  * else. */
 int lien_gate_shut_to(struct lien_agent *agent, uint32_t pid, const struct lien_probe_shut *range,

@@ -81,6 +81,7 @@ enum lien_library {
 	X(multicast_bind,   LIEN_EVENT_SIZE(multicast),    NONE) \
 	X(multicast_unbind, LIEN_EVENT_SIZE(multicast),    NONE) \
 	X(holds,            LIEN_EVENT_HEADER,             NONE) \
+	X(device_comm,      LIEN_EVENT_HEADER,             NONE) \
 	X(range_handle,     LIEN_EVENT_SIZE(range_handle), NONE) \
 	X(context,          LIEN_EVENT_SIZE(context),      NONE) \
 	X(context_destroy,  LIEN_EVENT_SIZE(context),      NONE) \
@@ -205,7 +206,8 @@ enum lien_library {
 	X(NCCL_RECV,           150, NCCL,   "ncclRecv",                      LIEN_CALL_QUICK, none) \
 	X(NCCL_ALL_TO_ALL,     151, NCCL,   "ncclAlltoAll",                  LIEN_CALL_QUICK, none) \
 	X(NCCL_GATHER,         152, NCCL,   "ncclGather",                    LIEN_CALL_QUICK, none) \
-	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK, none)
+	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK, none) \
+	X(NCCL_DEVICE_COMM,    156, NCCL,   "ncclDevCommCreate",             0, device_comm)
 /* Number 154 was ncclCommGetAsyncError, which every collective calls. 176 to 191 are not calls: see
  * state.h. */
 
@@ -237,7 +239,7 @@ enum lien_call {
 /* True for calls of NCCL; their result is ncclInProgress while they continue in the background. */
 #define LIEN_CALL_IS_NCCL(call)                                                                    \
 	(((call) >= LIEN_CALL_NCCL_INIT_RANK && (call) <= LIEN_CALL_NCCL_GROUP_END) ||             \
-		((call) >= LIEN_CALL_NCCL_ALL_REDUCE && (call) <= LIEN_CALL_NCCL_GROUP_START))
+		((call) >= LIEN_CALL_NCCL_ALL_REDUCE && (call) <= LIEN_CALL_NCCL_DEVICE_COMM))
 
 /* The calls that move data over a communicator; LIEN_TRAFFIC(call) counts from 0. */
 #define LIEN_TRAFFIC_FIRST LIEN_CALL_NCCL_ALL_REDUCE

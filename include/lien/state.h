@@ -57,11 +57,11 @@ enum lien_state {
 
 struct lien_state_process { /* header: .t_entry: when its first driver call was entered, or 0 */
 	__lien_u32 uid;
-	__lien_u32 incomplete; /* LIEN_INCOMPLETE_* */
-	__lien_u32 cuda;       /* 1: it has or may have made a driver call */
-	__lien_u32 captured;   /* 1: it has captured a CUDA graph */
-	__lien_u32 context;    /* the last number that a context was given */
-	__lien_u32 zero;
+	__lien_u32 incomplete;	/* LIEN_INCOMPLETE_* */
+	__lien_u32 cuda;	/* 1: it has or may have made a driver call */
+	__lien_u32 captured;	/* 1: it has captured a CUDA graph */
+	__lien_u32 context;	/* the last number that a context was given */
+	__lien_u32 device_comm; /* 1: it has made a communicator for its kernels */
 	char command[16];
 };
 

@@ -303,10 +303,12 @@ static int inject_now(struct lien_inject *inject)
 	err = open_all(inject);
 	if (!err)
 		err = lien_inject_present(inject);
-	inject->result->present = err > 0;
-	if (err)
-		return err > 0 ? 0 : err;
+	if (err < 0)
+		return err;
+	inject->result->present = err;
 	again = inject->again;
+	if (err && !again)
+		return 0;
 	err = lien_inject_find(inject);
 	if (err)
 		return err;

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 struct lien_inject_result {
-	bool present;	   /* the library was already there: nothing was done */
+	bool present;	   /* the library was already there */
 	uint32_t thread;   /* the thread made to start the new one, by its id here; 0: none */
 	uint32_t attempts; /* threads stopped, most of them for some us and without result */
 	uint64_t pause_ns; /* how long that thread's own work was interrupted */
@@ -23,11 +23,11 @@ struct lien_inject_result {
 };
 
 /*
- * Returns 0: the library is in process `pid` and its handler is installed; a library that has ended
- * there (LIEN_WIRE_END) is restarted. Otherwise returns -errno, with one line in `why` that names
- * the process, the cause and the remedy, and leaves nothing in the process. Exception: -ETIMEDOUT
- * while the loader is busy; the library may still load, as `why` says, and another call checks
- * whether it did.
+ * Returns 0: the library is in process `pid`, its handler is installed and its thread runs; a
+ * library that has ended there (LIEN_WIRE_END) or has no thread yet is started. Otherwise returns
+ * -errno, with one line in `why` that names the process, the cause and the remedy, and leaves
+ * nothing in the process. Exception: -ETIMEDOUT while the loader is busy; the library may still
+ * load, as `why` says, and another call checks whether it did.
  *
  * -ESRCH the process has ended; -EPERM not allowed, or confined by seccomp; -EBUSY traced, stopped,
  * or being injected into; -ENOEXEC 32-bit, no glibc, or too old; -ENODEV no CUDA process; -ENOENT

@@ -46,7 +46,7 @@ struct lien_inject {
 	struct lien_inject_range unsafe[LIEN_INJECT_RANGES];
 	unsigned unsafe_count;
 	uint64_t control; /* lien_control_state of a library that is present; 0: none */
-	uint64_t again;	  /* its lien_control_again, if it has ended */
+	uint64_t again;	  /* its lien_control_again; 0: it has none */
 	uint32_t libc_minor;
 	uint32_t locked; /* a thread that waited for a lock while borrowed; 0: none */
 	uint32_t helper; /* the new thread; 0: unknown */
@@ -82,8 +82,9 @@ struct lien_remote_words {
 	size_t size;
 };
 
-/* inject_load.c: checks whether the library is there and has started. Returns 0: no, or it has
- * ended and inject->again restarts it; 1: yes; -errno. */
+/* inject_load.c: checks whether the library is there and has its handler. Returns 0: no, or it has
+ * ended and inject->again restarts it; 1: yes, and inject->again starts its thread if it has none;
+ * -errno. */
 int lien_inject_present(struct lien_inject *inject);
 /* Makes the new thread load the library, or call inject->again. Returns 0 or -errno. */
 int lien_inject_load(struct lien_inject *inject, uint64_t region);

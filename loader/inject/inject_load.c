@@ -41,7 +41,6 @@ int lien_inject_present(struct lien_inject *inject)
 	if (state.magic == LIEN_WIRE_MAGIC_ENDED && state.version == LIEN_WIRE_VERSION &&
 		inject->again)
 		return 0;
-	inject->again = 0;
 	if (state.magic != LIEN_WIRE_MAGIC && state.magic != LIEN_WIRE_MAGIC_ENDED)
 		return lien_inject_fail(inject, -EBUSY,
 			"process %u has a control library that has not started: it is being "

@@ -114,7 +114,7 @@ static const struct lien_reason reasons[] = {
 static const char *const nccl[] = {"ncclAllGatherConfig", "ncclAllReduceConfig",
 	"ncclAlltoAllConfig", "ncclBcast", "ncclBroadcastConfig", "ncclCommGrow",
 	"ncclCommQueryProperties", "ncclCommResume", "ncclCommRevoke", "ncclCommSuspend",
-	"ncclDevCommCreate", "ncclDevCommDestroy", "ncclGatherConfig", "ncclGetCftDeviceLeInfo",
+	"ncclDevCommDestroy", "ncclGatherConfig", "ncclGetCftDeviceLeInfo",
 	"ncclGetLsaDevicePointer", "ncclGetLsaMultimemDevicePointer", "ncclGetMultimemDeviceLeInfo",
 	"ncclGetMultimemDevicePointer", "ncclGetPeerDeviceLeInfo", "ncclGetPeerDevicePointer",
 	"ncclGinBarrierCreateRequirement", "ncclGinInboxA2ACreateRequirement",

@@ -66,6 +66,13 @@ static void set_room(struct trace_bpf *skel, uint32_t usual)
 		bpf_map__set_max_entries(maps[i], (bpf_map__max_entries(maps[i]) >> shift) + 1);
 }
 
+/* A third of the room is for exports of restores, an eighth of that for each user:
+ * bpf/sharing.h. */
+unsigned lien_probes_exports_max(const struct lien_probes *probes)
+{
+	return bpf_map__max_entries(probes->skel->maps.export_slots) / 3 / 8;
+}
+
 static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 {
 	struct stat pidns;

@@ -115,6 +115,8 @@ bool lien_probes_in_progress(const struct lien_probes *probes);
 void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode);
 
 const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes);
+/* How many exports of a restore the kernel side keeps for each user. */
+unsigned lien_probes_exports_max(const struct lien_probes *probes);
 /* Was the file skipped with -ETXTBSY, and is not probed since? */
 bool lien_probes_is_rewritten(const struct lien_probes *probes, ino_t inode);
 

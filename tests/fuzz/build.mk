@@ -4,6 +4,8 @@
 # make fuzz             each of them for FUZZ_SECONDS (600): fails at the first finding, whose input
 #                       stays in $(BUILD)/fuzz/NAME.d/
 # make fuzz-targets     builds them, if this clang has what it takes
+# make fuzz-links       links them with what everything else is made of: part of `make check`, so that
+#                       they do not come apart unnoticed
 #
 # A tests/fuzz/fuzz_NAME.c becomes $(BUILD)/fuzz/fuzz_NAME, linked with the agent's pure part and what
 # FUZZ_SRCS_fuzz_NAME adds.
@@ -45,11 +47,23 @@ $(FUZZ)/$(1): $(FUZZ)/obj/tests/fuzz/$(1).o \
 endef
 $(foreach name,$(FUZZ_NAMES),$(eval $(call fuzz_target,$(name))))
 
+define fuzz_link
+$(TESTS)/fuzz/$(1): $(BUILD)/obj/tests/fuzz/$(1).o $(sort $(patsubst $(BUILD)/obj/control/%, \
+		$(BUILD)/obj/pic/control/%,$(FUZZ_SRCS_$(1):%.c=$(BUILD)/obj/%.o))) $(PURE)
+	$$(call say,LINK,$$@)
+	$$(Q)mkdir -p $$(@D)
+	$$(Q)$$(CC) $$(CFLAGS) -pthread -Wl,--defsym=main=LLVMFuzzerTestOneInput $(FUZZ_LD_$(1)) -o $$@ $$^ \
+		$$(LDFLAGS) $(TEST_LIBS) -lelf -l:libiberty.a -ldl
+endef
+$(foreach name,$(FUZZ_NAMES),$(eval $(call fuzz_link,$(name))))
+
 # Debian has libFuzzer in libclang-rt-VERSION-dev.
 FUZZ_RUNTIME = $(shell echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | \
 	$(CLANG) -fsanitize=fuzzer,address -w -x c - -o /dev/null 2>/dev/null && echo yes)
 
-.PHONY: fuzz fuzz-targets
+.PHONY: fuzz fuzz-links fuzz-targets
+fuzz-links: $(FUZZ_NAMES:%=$(TESTS)/fuzz/%)
+
 fuzz-targets:
 	$(Q)[ -z "$(FUZZ_RUNTIME)" ] || $(MAKE) --no-print-directory $(FUZZ_TARGETS)
 

@@ -383,6 +383,28 @@ void lien_by_comm_set(struct lien_agent *of, uint32_t pid)
 	(void)of, (void)pid;
 }
 
+void lien_gate_serve(struct lien_agent *agent)
+{
+	(void)agent;
+}
+
+void lien_gate_cover_late(struct lien_agent *agent)
+{
+	(void)agent;
+}
+
+bool lien_gate_others_wait(struct lien_agent *agent)
+{
+	(void)agent;
+	return false;
+}
+
+unsigned lien_probes_exports_max(const struct lien_probes *probes)
+{
+	(void)probes;
+	return 0;
+}
+
 void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use)
 {
 	(void)agent, (void)on_use;

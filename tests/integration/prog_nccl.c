@@ -46,6 +46,7 @@
 	X(group_end, "ncclGroupEnd", (void)) \
 	X(mem_alloc, "ncclMemAlloc", (void **, size_t)) \
 	X(mem_free, "ncclMemFree", (void *)) \
+	X(device_comm, "ncclDevCommCreate", (ncclComm_t, const void *, void *)) \
 	X(all_reduce, "ncclAllReduce", (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, \
 		ncclComm_t, cudaStream_t)) \
 	X(reduce_scatter, "ncclReduceScatter", (const void *, void *, size_t, ncclDataType_t, \
@@ -282,6 +283,11 @@ static void do_mem_free(const struct order *order)
 	say(nccl.mem_free((void *)order->arg[0]));
 }
 
+static void do_device_comm(const struct order *order)
+{
+	say(nccl.device_comm(COMM(order, 0), NULL, NULL));
+}
+
 static void do_set(const struct order *order)
 {
 	say(cuMemsetD8_v2(order->arg[0], order->arg[2], order->arg[1]));
@@ -432,15 +438,16 @@ static const struct {
 	{"window-end", do_window_end},	     /* COMM WINDOW */
 	{"group-start", do_group_start},
 	{"group-end", do_group_end},
-	{"mem-alloc", do_mem_alloc}, /* BYTES */
-	{"mem-free", do_mem_free},   /* ADDRESS */
-	{"set", do_set},	     /* ADDRESS BYTES VALUE */
-	{"holds", do_holds},	     /* ADDRESS BYTES VALUE */
-	{"call", do_call},	     /* KIND COMM COUNT TYPE TIMES */
-	{"hammer", do_hammer},	     /* COMM THREADS CALLS */
-	{"hash", do_hash},	     /* COMM */
-	{"damage", do_damage},	     /* COMM */
-	{"buffer", do_buffer},	     /* BYTES */
+	{"mem-alloc", do_mem_alloc},	 /* BYTES */
+	{"mem-free", do_mem_free},	 /* ADDRESS */
+	{"device-comm", do_device_comm}, /* COMM */
+	{"set", do_set},		 /* ADDRESS BYTES VALUE */
+	{"holds", do_holds},		 /* ADDRESS BYTES VALUE */
+	{"call", do_call},		 /* KIND COMM COUNT TYPE TIMES */
+	{"hammer", do_hammer},		 /* COMM THREADS CALLS */
+	{"hash", do_hash},		 /* COMM */
+	{"damage", do_damage},		 /* COMM */
+	{"buffer", do_buffer},		 /* BYTES */
 	{"free-nothing", do_free_nothing},
 	{"exec", do_exec},
 };

@@ -118,6 +118,22 @@ def test_attached_by_an_offload():
 
 
 @case()
+def test_started_before_there_was_an_agent():
+    """Its control library waits for a driver call, and none comes: `attach` starts it."""
+    with Session() as session:
+        driver = session.driver()
+        _, va = driver("make", 2 * MIB, 0)
+        driver("fill", va, 2 * MIB, 0x2a)
+        session.start_agent()
+        wait_for("its library is found", lambda: (session.process(driver.pid) or {}).get("control") == "loaded")
+        attached, = session.ask("attach", driver.pid)["processes"]
+        equal((attached["error"], attached["present"], attached["read"]), (None, True, True), "attached")
+        equal(session.ask("offload", "--owner", "all")["bytes"], 2 * MIB, "moved")
+        session.ask("restore")
+        equal(driver("check", va, 2 * MIB, 0x2a), 0, "wrong bytes")
+
+
+@case()
 def test_refusals():
     with Session() as session:
         (driver, stopped), _ = early(session, 2)

@@ -364,6 +364,24 @@ def test_memory_that_nccl_has_handed_out():
             equal(session.process(rank.pid)["state"], "running", "state, after " + ends)
 
 
+@case()
+def test_memory_that_kernels_use_without_nccl():
+    """Of a rank with an ncclDevComm: the default offload holds more than NCCL's calls."""
+    with Session() as session:
+        session.start_agent()
+        rank = Rank(session, allocate=4 * MIB, control=True)
+        rank("device-comm", rank.made("init-rank", 1, 0, unique_id(5)))
+        session.ready(rank.pid)
+        row, = session.ask("graph")["allocations"]
+        check(session.ask("offload")["bytes"] == row["bytes"], "moved")
+        va, = {int(mapping["address"], 16) for mapping in row["mappings"]}
+        rank.process.send("set %d %d 9" % (va, 2 * MIB))
+        wait_for("it is held", lambda: session.ask("status")["held"])
+        session.ask("restore")
+        equal(rank.process.line().split()[0], "ok", "set")
+        rank("holds", va, 2 * MIB, 9)
+
+
 def asked(session):
     return session.ask("status")["loop"]["requests"]
 

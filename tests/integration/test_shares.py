@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 
+import faults
 from lien_test import (
     LIEN, MIB, SOFTNCCL, THREADS, Driver, case, check, equal, main, program, wait_for)
 from nccl_rank import Rank, unique_id
@@ -241,6 +242,33 @@ def test_exports_of_restores():
             session.ask("restore")
         later("show", 2 * MIB, later.take(owner, kept), 0)
         equal(session.ask("status")["unmatched_imports"], 0, "imports without an owner")
+
+
+@case()
+def test_a_restore_with_more_exports_than_are_known():
+    """It makes no more at a time than the kernel side keeps of the user."""
+    many = 24
+    with Shared() as session:
+        faults.folder(session)
+        os.chmod(session.path("faults"), 0o1777)
+        session.start_agent("--threads", "128")  # 32 of restores per user
+        *owners, importer = (session.of_user(BOB) for _ in range(3))
+        seen = []
+        for owner in owners:
+            for _ in range(many):
+                handle, _ = owner("make", 2 * MIB, 0)
+                descriptor = owner("export", handle)
+                seen.append(importer("show", 2 * MIB, importer.take(owner, descriptor), 0))
+                owner("close", descriptor)
+                importer("fill", seen[-1], 2 * MIB, len(seen))
+        importer("make", 2 * MIB, 0)
+        session.ready(importer.pid, *(owner.pid for owner in owners))
+        # Both have exported before it imports.
+        faults.Faults(session, importer.inner_pid).arm(faults.DELAY, function="cuMemCreate", delay_ms=1000)
+        moves(session, BOB, importer, *owners, owners=len(seen) + 1)
+        equal(session.ask("status")["incomplete"], [], "processes with imports of nobody's")
+        for value, va in enumerate(seen, 1):
+            equal(importer("check", va, 2 * MIB, value), 0, "wrong bytes")
 
 
 @case(long=True)

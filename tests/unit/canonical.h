@@ -110,11 +110,12 @@ static inline void process_lines(struct lines *lines, struct lien_process *proce
 	char *text = registrations_text(&process->cards);
 
 	add_line(lines,
-		"process %u start " H " uid %u %s cuda %d captured %d incomplete %x first " H
+		"process %u start " H
+		" uid %u %s cuda %d captured %d device_comm %d incomplete %x first " H
 		" parked %u context %u cards %s",
 		pid, LLX(process->start), process->uid, process->command, process->cuda,
-		process->captured, process->incomplete, LLX(process->t_first), process->parked,
-		process->next_context, text);
+		process->captured, process->device_comm, process->incomplete, LLX(process->t_first),
+		process->parked, process->next_context, text);
 	free(text);
 	RB_FOREACH (map, lien_library_tree, &process->libraries)
 		add_line(lines, "process %u library " H "-" H " at " H " of " H " %u:%u %s " H, pid,

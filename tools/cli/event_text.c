@@ -141,6 +141,7 @@ FIELDS(state_end, STATE(end, allocation, "id", COUNT));
 /* Shown by other fields. */
 #define fields_init	       NULL
 #define fields_holds	       NULL
+#define fields_device_comm     NULL
 #define fields_address_free    fields_unmap
 #define fields_import	       fields_export
 #define fields_alloc_pitch     fields_alloc

@@ -133,6 +133,7 @@ EVENTS: Dict[int, Tuple[str, Tuple[Tuple[str, str, int, int], ...]]] = {
     151: ("ncclAlltoAll", ()),
     152: ("ncclGather", ()),
     153: ("ncclScatter", ()),
+    156: ("ncclDevCommCreate", ()),
     176: ("state-process", (("command", "text", 88, 16), ("uid", "count", 64, 4), ("incomplete", "count", 68, 4), )),
     177: ("state-reservation", (("ptr", "hex", 64, 8), ("size", "count", 72, 8), )),
     178: ("state-context", (("ctx", "hex", 64, 8), ("dev", "number", 76, 4), )),
