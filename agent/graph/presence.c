@@ -12,8 +12,8 @@ const char *lien_process_takes_no_orders(const struct lien_process *process)
 			       "library again";
 		return "it has no control library: `lien attach` gives it one";
 	case LIEN_CONTROL_LOADED:
-		return "its control thread does not run yet: it starts at the next call that "
-		       "allocates, frees, maps or shares GPU memory";
+		return "its control thread does not run yet: `lien attach` starts it, as does the "
+		       "next call that allocates, frees, maps or shares GPU memory";
 	case LIEN_CONTROL_OTHER:
 		return "its control library is of another version of lien: use the agent of that "
 		       "version";
