@@ -88,11 +88,14 @@
 	X(cuDeviceGetDefaultMemPool)                                                               \
 	X(cuDeviceGetMemPool)                                                                      \
 	X(cuMemPoolGetAttribute)                                                                   \
+	X(cuMemPoolSetAttribute)                                                                   \
 	X(cuMemPoolGetAccess)                                                                      \
 	X(cuMemPoolSetAccess)                                                                      \
 	X(cuMemPoolTrimTo)                                                                         \
 	X(cuStreamGetCtx)                                                                          \
+	X(cuStreamGetId)                                                                           \
 	X(cuStreamIsCapturing)                                                                     \
+	X(cuStreamSynchronize_ptsz)                                                                \
 	X(cuStreamWaitEvent)                                                                       \
 	X(cuEventCreate)                                                                           \
 	X(cuEventRecord)                                                                           \

@@ -53,12 +53,14 @@
 	X(cuMemFreeAsync)                                                                          \
 	X(cuMemFreeAsync_ptsz)                                                                     \
 	X(cuMemPoolGetAttribute)                                                                   \
+	X(cuMemPoolSetAttribute)                                                                   \
 	X(cuMemPoolSetAccess)                                                                      \
 	X(cuMemPoolTrimTo)                                                                         \
 	X(cuMemGetInfo_v2)                                                                         \
 	X(cuCtxSynchronize)                                                                        \
 	X(cuCtxSynchronize_v2)                                                                     \
 	X(cuStreamSynchronize)                                                                     \
+	X(cuStreamSynchronize_ptsz)                                                                \
 	X(cuEventSynchronize)                                                                      \
 	X(cuMemGetAddressRange_v2)                                                                 \
 	X(cuPointerGetAttribute)                                                                   \

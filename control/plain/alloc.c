@@ -28,8 +28,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes
 
 	if (ptr && bytes && place_for(&place, CALLER) &&
 		(!lien_plain_take(&place, bytes, ptr) ||
-			(lien_plain_reap(LIEN_PLAIN_EVERY_ONE, 1) &&
-				!lien_plain_take(&place, bytes, ptr))))
+			(lien_plain_reap() && !lien_plain_take(&place, bytes, ptr))))
 		return CUDA_SUCCESS;
 	return LIEN_REAL(cuMemAlloc_v2)(ptr, bytes);
 }
@@ -65,7 +64,7 @@ LIEN_TRANSLATED static CUcontext context_of(const struct lien_heap_block *block)
 {
 	CUcontext context = NULL;
 
-	if (!lien_plain_is_pool(block->key.context))
+	if (!block->key.pool)
 		return (CUcontext)(uintptr_t)block->key.context;
 	LIEN_REAL(cuCtxGetCurrent)(&context);
 	return context ? context : lien_plain_primary(block->key.device);
@@ -85,9 +84,11 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemFree_v2(CUdeviceptr ptr)
 	result = lien_plain_wait(context);
 	if (!result)
 		result = lien_plain_give(&block);
-	if (!result)
-		lien_plain_account(block.key.context, -(int64_t)block.bytes, 0);
-	return result;
+	if (result || !block.key.pool)
+		return result;
+	lien_plain_account(block.key.context, -(int64_t)block.bytes, 0);
+	lien_plain_synchronized();
+	return CUDA_SUCCESS;
 }
 
 LIEN_EXPORT_AS(cuMemAlloc_v2, lien_plain_cuMemAlloc_v2);

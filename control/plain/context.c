@@ -134,6 +134,7 @@ LIEN_TRANSLATED static void drop_context(struct ended ended)
 	if (!ended.chunks)
 		return;
 	lien_plain_wait_forget(ended.context);
+	lien_plain_stream_end(ended.context);
 	lien_plain_opened_drop(ended.context);
 	while (lien_plain_forget(ended.chunks, &chunk))
 		lien_plain_unmap(chunk);

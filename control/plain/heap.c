@@ -8,17 +8,20 @@
 struct piece {
 	uint64_t id, offset, bytes;
 	int parked;
+	struct lien_heap_order *order; /* of a parked one; NULL: of a context that has ended */
+	uint64_t turn;		       /* which of the frees in that order */
 };
 
 struct lien_heap_chunk {
-	LIST_ENTRY(lien_heap_chunk) entry; /* of heap.shared */
-	int shared;
+	TAILQ_ENTRY(lien_heap_chunk) entry; /* of heap.shared */
+	uint64_t unit;			    /* as of shared_bytes() */
 	uint64_t id;
 	struct lien_heap_range range;
 	struct lien_heap_key key;
-	uint64_t used;	      /* bytes, rounded up to the alignment */
+	uint64_t largest;     /* no place in it is larger, whoever asks */
 	struct piece *pieces; /* by offset */
 	unsigned count, room;
+	unsigned parked; /* of the pieces */
 };
 
 static uint64_t round_up(uint64_t bytes, uint64_t to)
@@ -31,19 +34,29 @@ static uint64_t whole(uint64_t bytes)
 	return round_up(bytes, LIEN_HEAP_ALIGNMENT);
 }
 
-uint64_t lien_heap_chunk_bytes(uint64_t bytes, uint64_t granularity)
+/* Returns the size of the chunks that take such blocks; 0: a chunk of its own. */
+static uint64_t shared_bytes(const struct lien_heap_key *key, uint64_t bytes)
 {
+	if (bytes < (key->pool ? LIEN_HEAP_POOL_SMALL : LIEN_HEAP_SHARED))
+		return LIEN_HEAP_SHARED;
+	return key->pool ? LIEN_HEAP_POOL : 0;
+}
+
+uint64_t lien_heap_chunk_bytes(
+	const struct lien_heap_key *key, uint64_t bytes, uint64_t granularity, int least)
+{
+	const uint64_t unit = shared_bytes(key, bytes);
+
 	if (!bytes || bytes > UINT64_MAX / 4 || granularity > UINT64_MAX / 4)
 		return 0;
-	if (bytes < LIEN_HEAP_SHARED)
-		bytes = LIEN_HEAP_SHARED;
+	bytes = round_up(bytes, unit && (!least || unit == LIEN_HEAP_SHARED) ? unit : 1);
 	return round_up(bytes, granularity ? granularity : LIEN_HEAP_SHARED);
 }
 
 static int same_key(const struct lien_heap_key *a, const struct lien_heap_key *b)
 {
 	return a->context == b->context && a->device == b->device && a->asker == b->asker &&
-	       a->tag == b->tag;
+	       a->tag == b->tag && a->pool == b->pool;
 }
 
 /* Makes room for one more element. */
@@ -120,49 +133,132 @@ static void insert(struct lien_heap_chunk *chunk, unsigned at, struct piece piec
 		(chunk->count - at) * sizeof(*chunk->pieces));
 	chunk->pieces[at] = piece;
 	chunk->count++;
-	chunk->used += whole(piece.bytes);
+}
+
+/* --- places ----------------------------------------------------------------------------------- */
+
+struct place {
+	struct lien_heap_chunk *chunk;
+	unsigned at; /* before this piece, or in the place of parked ones from here on */
+	uint64_t offset, bytes;
+};
+
+static uint64_t end_of(const struct piece *piece)
+{
+	return piece->offset + whole(piece->bytes);
+}
+
+static int is_reached(const struct piece *piece)
+{
+	return piece->parked && piece->order && piece->turn <= piece->order->reached;
+}
+
+static int is_free_for(const struct piece *piece, const struct lien_heap_order *order)
+{
+	return piece->parked && piece->order && (piece->order == order || is_reached(piece));
+}
+
+/* Finds the smallest place of the chunk that is large enough, and notes the largest there is. */
+static void look_for_place(struct lien_heap_chunk *chunk, uint64_t bytes,
+	const struct lien_heap_order *order, struct place *best)
+{
+	uint64_t begin = 0, live = 0, largest = 0, end;
+	unsigned i, at = 0;
+
+	for (i = 0; i <= chunk->count; i++) {
+		if (i < chunk->count && is_free_for(&chunk->pieces[i], order))
+			continue;
+		end = i < chunk->count ? chunk->pieces[i].offset : chunk->range.bytes;
+		if (end - begin >= bytes && (!best->chunk || end - begin < best->bytes))
+			*best = (struct place){chunk, at, begin, end - begin};
+		if (i < chunk->count)
+			begin = end_of(&chunk->pieces[i]);
+		at = i + 1;
+		if (i < chunk->count && chunk->pieces[i].parked)
+			continue; /* somebody else's */
+		if (end - live > largest)
+			largest = end - live;
+		live = begin;
+	}
+	chunk->largest = largest;
+}
+
+/* The place around this piece may have become the largest one. */
+static void note_place(struct lien_heap_chunk *chunk, unsigned at)
+{
+	unsigned first = at, next = at;
+	uint64_t begin, end;
+
+	while (first && chunk->pieces[first - 1].parked)
+		first--;
+	while (next < chunk->count && chunk->pieces[next].parked)
+		next++;
+	begin = first ? end_of(&chunk->pieces[first - 1]) : 0;
+	end = next < chunk->count ? chunk->pieces[next].offset : chunk->range.bytes;
+	if (end - begin > chunk->largest)
+		chunk->largest = end - begin;
+}
+
+static void unpark(struct lien_heap *heap, struct lien_heap_chunk *chunk, struct piece *piece)
+{
+	heap->parked--;
+	chunk->parked--;
+	if (piece->order)
+		piece->order->pieces--;
+}
+
+static void remove_piece(struct lien_heap *heap, struct lien_heap_chunk *chunk, unsigned at)
+{
+	if (chunk->pieces[at].parked)
+		unpark(heap, chunk, &chunk->pieces[at]);
+	chunk->count--;
+	memmove(&chunk->pieces[at], &chunk->pieces[at + 1],
+		(chunk->count - at) * sizeof(*chunk->pieces));
+}
+
+/* Removes what is parked in the first bytes of the place. */
+static void clear(struct lien_heap *heap, const struct place *place, uint64_t bytes)
+{
+	struct lien_heap_chunk *chunk = place->chunk;
+	const uint64_t end = place->offset + bytes;
+	struct piece *piece;
+
+	while (place->at < chunk->count && chunk->pieces[place->at].offset < end) {
+		piece = &chunk->pieces[place->at];
+		if (end_of(piece) > end) {
+			piece->bytes -= end - piece->offset;
+			piece->offset = end;
+			break;
+		}
+		remove_piece(heap, chunk, place->at);
+	}
 }
 
 /* --- new blocks ------------------------------------------------------------------------------- */
 
-struct gap {
-	struct lien_heap_chunk *chunk;
-	unsigned at; /* before this piece */
-	uint64_t offset, bytes;
-};
-
-/* Finds the smallest gap of the chunk that is large enough and smaller than *best. */
-static void look_for_gap(struct lien_heap_chunk *chunk, uint64_t bytes, struct gap *best)
-{
-	uint64_t begin = 0, end;
-	unsigned i;
-
-	for (i = 0; i <= chunk->count; i++) {
-		end = i < chunk->count ? chunk->pieces[i].offset : chunk->range.bytes;
-		if (end - begin >= bytes && (!best->chunk || end - begin < best->bytes))
-			*best = (struct gap){chunk, i, begin, end - begin};
-		if (i < chunk->count)
-			begin = chunk->pieces[i].offset + whole(chunk->pieces[i].bytes);
-	}
-}
-
 int lien_heap_take(struct lien_heap *heap, const struct lien_heap_key *key, uint64_t bytes,
-	struct lien_heap_block *block)
+	struct lien_heap_order *order, struct lien_heap_block *block)
 {
+	const uint64_t unit = shared_bytes(key, bytes);
 	struct lien_heap_chunk *chunk;
-	struct gap best = {0};
+	struct place best = {0};
 
-	if (bytes >= LIEN_HEAP_SHARED)
-		return -ENOSPC;
-	LIST_FOREACH (chunk, &heap->shared, entry)
-		if (chunk->range.bytes - chunk->used >= whole(bytes) && same_key(&chunk->key, key))
-			look_for_gap(chunk, whole(bytes), &best);
-	if (!best.chunk)
-		return -ENOSPC;
+	TAILQ_FOREACH (chunk, &heap->shared, entry) {
+		if (chunk->unit == unit && chunk->largest >= whole(bytes) &&
+			same_key(&chunk->key, key))
+			look_for_place(chunk, whole(bytes), order, &best);
+		if (best.chunk && key->pool)
+			break;
+	}
 	chunk = best.chunk;
+	if (!chunk)
+		return -ENOSPC;
 	if (grow((void **)&chunk->pieces, chunk->count, &chunk->room, sizeof(*chunk->pieces)))
 		return -ENOMEM;
-	insert(chunk, best.at, (struct piece){++heap->last_id, best.offset, bytes, 0});
+	heap->empty -= !chunk->count;
+	clear(heap, &best, whole(bytes));
+	insert(chunk, best.at,
+		(struct piece){.id = ++heap->last_id, .offset = best.offset, .bytes = bytes});
 	describe(chunk, &chunk->pieces[best.at], block);
 	return 0;
 }
@@ -182,14 +278,18 @@ static struct lien_heap_chunk *add(struct lien_heap *heap, const struct lien_hea
 	chunk->id = id;
 	chunk->range = range;
 	chunk->key = *key;
-	chunk->shared = piece.bytes < LIEN_HEAP_SHARED;
+	chunk->unit = shared_bytes(key, piece.bytes);
+	chunk->largest = range.bytes;
 	insert(chunk, 0, piece);
 	at = chunk_at(heap, range.base);
 	memmove(&heap->chunks[at + 1], &heap->chunks[at], (heap->count - at) * sizeof(chunk));
 	heap->chunks[at] = chunk;
 	heap->count++;
-	if (chunk->shared)
-		LIST_INSERT_HEAD(&heap->shared, chunk, entry);
+	if (chunk->unit) {
+		if (!heap->shared.tqh_last)
+			TAILQ_INIT(&heap->shared);
+		TAILQ_INSERT_TAIL(&heap->shared, chunk, entry);
+	}
 	return chunk;
 }
 
@@ -210,13 +310,17 @@ int lien_heap_add(struct lien_heap *heap, const struct lien_heap_key *key,
 
 static void forget(struct lien_heap *heap, struct lien_heap_chunk *chunk)
 {
-	unsigned at = chunk_at(heap, chunk->range.base);
+	unsigned at = chunk_at(heap, chunk->range.base), i;
 
+	heap->empty -= !chunk->count;
+	for (i = 0; i < chunk->count; i++)
+		if (chunk->pieces[i].parked)
+			unpark(heap, chunk, &chunk->pieces[i]);
 	memmove(&heap->chunks[at], &heap->chunks[at + 1],
 		(heap->count - at - 1) * sizeof(*heap->chunks));
 	heap->count--;
-	if (chunk->shared)
-		LIST_REMOVE(chunk, entry);
+	if (chunk->unit)
+		TAILQ_REMOVE(&heap->shared, chunk, entry);
 	free(chunk->pieces);
 	free(chunk);
 	if (!heap->count) {
@@ -255,7 +359,8 @@ static struct piece *piece_of(
 									    : NULL;
 }
 
-int lien_heap_park(struct lien_heap *heap, const struct lien_heap_block *block)
+int lien_heap_park(
+	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_order *order)
 {
 	struct lien_heap_chunk *chunk;
 	struct piece *piece = piece_of(heap, block, &chunk);
@@ -263,22 +368,12 @@ int lien_heap_park(struct lien_heap *heap, const struct lien_heap_block *block)
 	if (!piece || piece->parked)
 		return -ENOENT;
 	piece->parked = 1;
-	return 0;
-}
-
-int lien_heap_reuse(struct lien_heap *heap, const struct lien_heap_block *parked, uint64_t bytes,
-	struct lien_heap_block *block)
-{
-	struct lien_heap_chunk *chunk;
-	struct piece *piece = piece_of(heap, parked, &chunk);
-
-	if (!piece || !piece->parked || bytes > piece->bytes)
-		return -ENOENT;
-	chunk->used -= whole(piece->bytes) - whole(bytes);
-	piece->id = ++heap->last_id;
-	piece->bytes = bytes;
-	piece->parked = 0;
-	describe(chunk, piece, block);
+	piece->order = order;
+	piece->turn = ++order->freed;
+	order->pieces++;
+	heap->parked++;
+	chunk->parked++;
+	note_place(chunk, piece - chunk->pieces);
 	return 0;
 }
 
@@ -287,28 +382,71 @@ int lien_heap_give(
 {
 	struct lien_heap_chunk *chunk;
 	struct piece *piece = piece_of(heap, block, &chunk);
-	unsigned at;
 
-	if (!piece)
-		return -ENOENT;
-	at = piece - chunk->pieces;
-	chunk->used -= whole(chunk->pieces[at].bytes);
-	chunk->count--;
-	memmove(&chunk->pieces[at], &chunk->pieces[at + 1],
-		(chunk->count - at) * sizeof(*chunk->pieces));
 	*empty = (struct lien_heap_range){0};
-	if (!chunk->count) {
+	if (!piece || piece->parked)
+		return -ENOENT;
+	remove_piece(heap, chunk, piece - chunk->pieces);
+	note_place(chunk, piece - chunk->pieces);
+	heap->empty += !chunk->count;
+	if (!chunk->count && !chunk->key.pool) {
 		*empty = chunk->range;
 		forget(heap, chunk);
 	}
 	return 0;
 }
 
+/* Removes what is parked and has been reached. */
+static void settle(struct lien_heap *heap, struct lien_heap_chunk *chunk)
+{
+	unsigned i = 0;
+
+	if (!chunk->parked)
+		return;
+	while (i < chunk->count)
+		if (is_reached(&chunk->pieces[i]))
+			remove_piece(heap, chunk, i);
+		else
+			i++;
+	heap->empty += !chunk->count;
+}
+
+int lien_heap_trim(struct lien_heap *heap, uint64_t pool, struct lien_heap_range *range)
+{
+	struct lien_heap_chunk *chunk;
+	unsigned i;
+
+	for (i = 0; i < heap->count && (heap->parked || heap->empty); i++) {
+		chunk = heap->chunks[i];
+		if (pool ? chunk->key.context != pool : chunk->key.pool)
+			continue;
+		settle(heap, chunk);
+		if (chunk->count)
+			continue;
+		*range = chunk->range;
+		forget(heap, chunk);
+		return 1;
+	}
+	return 0;
+}
+
 int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *block)
 {
-	struct piece piece = {block->id, block->address - block->chunk.base, block->bytes, 0};
+	struct piece piece = {.id = block->id,
+		.offset = block->address - block->chunk.base,
+		.bytes = block->bytes};
 
 	return add(heap, &block->key, block->chunk, block->chunk_id, piece) ? 0 : -ENOMEM;
+}
+
+static void end_piece(struct lien_heap *heap, struct lien_heap_chunk *chunk, struct piece *piece)
+{
+	if (piece->parked)
+		unpark(heap, chunk, piece);
+	piece->parked = 1;
+	piece->order = NULL;
+	heap->parked++;
+	chunk->parked++;
 }
 
 void lien_heap_end(struct lien_heap *heap, uint64_t context, uint64_t ended)
@@ -320,7 +458,7 @@ void lien_heap_end(struct lien_heap *heap, uint64_t context, uint64_t ended)
 			continue;
 		heap->chunks[i]->key.context = ended;
 		for (j = 0; j < heap->chunks[i]->count; j++)
-			heap->chunks[i]->pieces[j].parked = 1;
+			end_piece(heap, heap->chunks[i], &heap->chunks[i]->pieces[j]);
 	}
 }
 

@@ -5,9 +5,13 @@
  * them, which are what the application was given. Calls nothing but malloc().
  *
  * A block of LIEN_HEAP_SHARED bytes or more has a chunk of its own. Smaller blocks share chunks of
- * LIEN_HEAP_SHARED bytes with others of the same key. The key contains who asked, and with which
- * tag, so that one library's memory never lies in a chunk with another's: a chunk is moved as a
- * whole.
+ * LIEN_HEAP_SHARED bytes with others of the same key. Blocks of a pool share larger chunks,
+ * whatever their size, and a chunk without blocks stays until lien_heap_trim(). The key contains
+ * who asked, and with which tag, so that one library's memory never lies in a chunk with another's:
+ * a chunk is moved as a whole.
+ *
+ * A block that is freed in a stream is parked: its place is free for those who ask in that stream,
+ * and for everybody once the stream has reached the free (struct lien_heap_order).
  *
  * Not thread-safe.
  */
@@ -18,14 +22,27 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#define LIEN_HEAP_SHARED    (2ul << 20)
-#define LIEN_HEAP_ALIGNMENT 512ul
+#define LIEN_HEAP_SHARED (2ul << 20)
+/* The chunks of a pool are multiples of this, as the driver's are (seen, 580.159), but for blocks
+ * that are smaller than LIEN_HEAP_POOL_SMALL: a chunk has not too many of them. */
+#define LIEN_HEAP_POOL	     (32ul << 20)
+#define LIEN_HEAP_POOL_SMALL (64ul << 10)
+#define LIEN_HEAP_ALIGNMENT  512ul
 
 struct lien_heap_key {
-	uint64_t context;
+	uint64_t context; /* or the pool */
 	int32_t device;
 	uint32_t asker;
 	uint32_t tag;
+	uint32_t pool; /* 1: of a pool */
+};
+
+/* The frees of a stream. The caller keeps it while .pieces is not 0, and says how far the stream
+ * has come by setting .reached. */
+struct lien_heap_order {
+	uint64_t freed;	  /* how many there have been */
+	uint64_t reached; /* so many have been reached */
+	uint64_t pieces;  /* parked pieces that refer to it */
 };
 
 struct lien_heap_range {
@@ -42,21 +59,27 @@ struct lien_heap_block {
 };
 
 struct lien_heap_chunk;
-LIST_HEAD(lien_heap_list, lien_heap_chunk);
+TAILQ_HEAD(lien_heap_list, lien_heap_chunk);
 
 struct lien_heap {
 	struct lien_heap_chunk **chunks; /* by address */
 	unsigned count, room;
-	struct lien_heap_list shared; /* those that take further blocks */
+	struct lien_heap_list shared; /* those that take further blocks, the oldest first */
 	uint64_t last_id;
+	unsigned parked; /* pieces */
+	unsigned empty;	 /* chunks without any */
 };
 
-/* Returns the size of the chunk that a block of this size needs; 0: too large. */
-uint64_t lien_heap_chunk_bytes(uint64_t bytes, uint64_t granularity);
+/* Returns the size of the chunk that a block of this size needs; 0: too large. `least`: no larger
+ * than it must be, because memory is short. */
+uint64_t lien_heap_chunk_bytes(
+	const struct lien_heap_key *key, uint64_t bytes, uint64_t granularity, int least);
 
-/* Places a block in a chunk that the heap has. -ENOSPC: it needs a new one; -ENOMEM. */
+/* Places a block in a chunk that the heap has, in the smallest place of the first chunk that has
+ * one. Places that were freed in `order` count as free; NULL: none. -ENOSPC: it needs a new chunk;
+ * -ENOMEM. */
 int lien_heap_take(struct lien_heap *heap, const struct lien_heap_key *key, uint64_t bytes,
-	struct lien_heap_block *block);
+	struct lien_heap_order *order, struct lien_heap_block *block);
 /* Adds a chunk, with a block at its beginning. -ENOMEM. */
 int lien_heap_add(struct lien_heap *heap, const struct lien_heap_key *key,
 	struct lien_heap_range chunk, uint64_t bytes, struct lien_heap_block *block);
@@ -65,15 +88,17 @@ int lien_heap_add(struct lien_heap *heap, const struct lien_heap_key *key,
 int lien_heap_find(const struct lien_heap *heap, uint64_t address, struct lien_heap_block *block);
 
 /* Removes a block that lien_heap_find() found; -ENOENT: somebody else did. If it was the last one
- * of its chunk, *empty is that chunk, which the heap has forgotten; otherwise 0 bytes. */
+ * of a chunk that is not a pool's, *empty is that chunk, which the heap has forgotten; otherwise 0
+ * bytes. */
 int lien_heap_give(
 	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_range *empty);
-/* Marks a block as freed, whose place is not free yet: it is no longer found. -ENOENT: it is not
- * there, or marked already. */
-int lien_heap_park(struct lien_heap *heap, const struct lien_heap_block *block);
-/* Gives a parked block's place to a new block, of at most its size. -ENOENT: it is not there. */
-int lien_heap_reuse(struct lien_heap *heap, const struct lien_heap_block *parked, uint64_t bytes,
-	struct lien_heap_block *block);
+/* Parks a block, as one more free of `order`: it is no longer found. -ENOENT: it is not there, or
+ * is parked already. */
+int lien_heap_park(
+	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_order *order);
+/* Forgets a chunk of that pool, or, with pool 0, one that is of none, of which all blocks were
+ * freed and the frees have been reached. Returns whether there was one. */
+int lien_heap_trim(struct lien_heap *heap, uint64_t pool, struct lien_heap_range *chunk);
 /* Undoes lien_heap_give() of a block that was the last one of its chunk. -ENOMEM. */
 int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *block);
 

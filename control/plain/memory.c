@@ -193,10 +193,26 @@ LIEN_TRANSLATED static CUresult make_chunk(
 
 /* --- blocks ----------------------------------------------------------------------------------- */
 
-LIEN_TRANSLATED CUresult lien_plain_take(
-	const struct lien_plain_place *place, uint64_t bytes, CUdeviceptr *ptr)
+int lien_plain_reuse(const struct lien_plain_place *place, uint64_t bytes,
+	struct lien_heap_order *order, CUdeviceptr *ptr)
 {
-	struct lien_heap_range chunk = {.bytes = lien_heap_chunk_bytes(bytes, place->granularity)};
+	struct lien_heap_block block;
+	int err;
+
+	pthread_mutex_lock(&plain.lock);
+	err = lien_heap_take(&plain.heap, &place->key, bytes, order, &block);
+	pthread_mutex_unlock(&plain.lock);
+	if (!err)
+		*ptr = block.address;
+	return !err;
+}
+
+/* Makes a chunk for the block. */
+LIEN_TRANSLATED static CUresult take_new(
+	const struct lien_plain_place *place, uint64_t bytes, int least, CUdeviceptr *ptr)
+{
+	struct lien_heap_range chunk = {
+		.bytes = lien_heap_chunk_bytes(&place->key, bytes, place->granularity, least)};
 	const uint64_t used = lien_plain_used();
 	struct lien_heap_block block;
 	CUresult result;
@@ -204,27 +220,33 @@ LIEN_TRANSLATED CUresult lien_plain_take(
 
 	if (!chunk.bytes)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = make_chunk(place, &chunk);
+	if (result)
+		return result;
 	pthread_mutex_lock(&plain.lock);
-	err = lien_heap_take(&plain.heap, &place->key, bytes, &block);
+	err = lien_heap_add(&plain.heap, &place->key, chunk, bytes, &block);
 	pthread_mutex_unlock(&plain.lock);
-	if (err) {
-		result = make_chunk(place, &chunk);
-		if (result)
-			return result;
-		pthread_mutex_lock(&plain.lock);
-		err = lien_heap_add(&plain.heap, &place->key, chunk, bytes, &block);
-		pthread_mutex_unlock(&plain.lock);
-		/* Another thread began to use a device, and did not find this chunk. */
-		if (!err && used != lien_plain_used())
-			set_access(
-				chunk, (CUcontext)(uintptr_t)place->key.context, place->key.device);
-	}
 	if (err) {
 		lien_plain_unmap(chunk);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	lien_plain_account(place->key.context, 0, chunk.bytes);
+	/* Another thread began to use a device, and did not find this chunk. */
+	if (used != lien_plain_used())
+		set_access(chunk, (CUcontext)(uintptr_t)place->key.context, place->key.device);
 	*ptr = block.address;
 	return CUDA_SUCCESS;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_take(
+	const struct lien_plain_place *place, uint64_t bytes, CUdeviceptr *ptr)
+{
+	CUresult result;
+
+	if (lien_plain_reuse(place, bytes, NULL, ptr))
+		return CUDA_SUCCESS;
+	result = take_new(place, bytes, 0, ptr);
+	return result && place->key.pool ? take_new(place, bytes, 1, ptr) : result;
 }
 
 int lien_plain_find(CUdeviceptr address, struct lien_heap_block *block)
@@ -239,25 +261,34 @@ int lien_plain_find(CUdeviceptr address, struct lien_heap_block *block)
 	return found;
 }
 
-int lien_plain_park(const struct lien_heap_block *block)
+void lien_plain_lock(void)
 {
-	int err;
-
 	pthread_mutex_lock(&plain.lock);
-	err = lien_heap_park(&plain.heap, block);
-	pthread_mutex_unlock(&plain.lock);
-	return err;
 }
 
-int lien_plain_reuse(
-	const struct lien_heap_block *parked, uint64_t bytes, struct lien_heap_block *block)
+void lien_plain_unlock(void)
 {
-	int err;
+	pthread_mutex_unlock(&plain.lock);
+}
+
+int lien_plain_park(const struct lien_heap_block *block, struct lien_heap_order *order)
+{
+	return lien_heap_park(&plain.heap, block, order);
+}
+
+int lien_plain_any_parked(void)
+{
+	return __atomic_load_n(&plain.heap.parked, __ATOMIC_RELAXED) != 0;
+}
+
+int lien_plain_trim(uint64_t pool, struct lien_heap_range *chunk)
+{
+	int found;
 
 	pthread_mutex_lock(&plain.lock);
-	err = lien_heap_reuse(&plain.heap, parked, bytes, block);
+	found = lien_heap_trim(&plain.heap, pool, chunk);
 	pthread_mutex_unlock(&plain.lock);
-	return err;
+	return found;
 }
 
 LIEN_TRANSLATED CUresult lien_plain_give(const struct lien_heap_block *block)

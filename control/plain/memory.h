@@ -24,14 +24,21 @@ int lien_plain_place(struct lien_plain_place *place, const void *caller);
 uint32_t lien_plain_asker(const void *code);
 void lien_plain_asker_forked(void);
 
-/* Gives out a block. Has no effect on failure. */
+/* Gives out a block, of a new chunk if no other has a place. Has no effect on failure. */
 CUresult lien_plain_take(const struct lien_plain_place *place, uint64_t bytes, CUdeviceptr *ptr);
+/* The same without a new chunk; see lien_heap_take(). Returns whether there was a place. */
+int lien_plain_reuse(const struct lien_plain_place *place, uint64_t bytes,
+	struct lien_heap_order *order, CUdeviceptr *ptr);
 /* Finds the block that contains the address. Returns whether there is one. */
 int lien_plain_find(CUdeviceptr address, struct lien_heap_block *block);
-/* See lien_heap_park() and lien_heap_reuse(). */
-int lien_plain_park(const struct lien_heap_block *block);
-int lien_plain_reuse(
-	const struct lien_heap_block *parked, uint64_t bytes, struct lien_heap_block *block);
+/* The heap's lock, which orders (struct lien_heap_order) share. */
+void lien_plain_lock(void);
+void lien_plain_unlock(void);
+/* See lien_heap_park(). With the lock. */
+int lien_plain_park(const struct lien_heap_block *block, struct lien_heap_order *order);
+int lien_plain_any_parked(void);
+/* See lien_heap_trim(). The caller unmaps the chunk. */
+int lien_plain_trim(uint64_t pool, struct lien_heap_range *chunk);
 /* Takes back a block that nothing uses any more. */
 CUresult lien_plain_give(const struct lien_heap_block *block);
 
@@ -83,14 +90,13 @@ void lien_plain_wait_forked(void);
 
 /* --- stream.c --------------------------------------------------------------------------------- */
 
-#define LIEN_PLAIN_NO_POOL   0
-#define LIEN_PLAIN_EVERY_ONE UINT64_MAX
-
-/* Frees parked blocks whose streams are done with them; with `wait`, waits for the streams. `pool`:
- * blocks of this one, plain memory alone (NO_POOL), or EVERY_ONE. Returns whether there were any.
- */
-int lien_plain_reap(uint64_t pool, int wait);
-int lien_plain_any_parked(void);
+/* Looks how far the streams of the current context have come; with `wait`, waits for them. */
+void lien_plain_look(int wait);
+/* For when memory is short: waits for the streams of the current context, and frees all chunks that
+ * nobody has memory in. Returns whether there were any. */
+int lien_plain_reap(void);
+/* The context is gone, with its streams and events. */
+void lien_plain_stream_end(CUcontext context);
 void lien_plain_stream_forked(void);
 
 /* --- pool.c ----------------------------------------------------------------------------------- */
@@ -100,8 +106,13 @@ void lien_plain_stream_forked(void);
 CUmemoryPool lien_plain_pool(CUdevice device, CUmemoryPool wanted);
 /* Returns whether a block's key names a pool instead of a context. */
 int lien_plain_is_pool(uint64_t key);
-/* Adds to the bytes of a pool that are used and parked. Ignores other keys. */
-void lien_plain_account(uint64_t key, int64_t used, int64_t parked);
+/* Adds to the bytes of a pool that are in use, and to those of its chunks. Ignores other keys. */
+void lien_plain_account(uint64_t key, int64_t used, int64_t reserved);
+/* Frees chunks of pools that nobody has memory in, and of memory of no pool; `all`: not only what
+ * the pools' thresholds do not let them keep. Returns whether there were any. */
+int lien_plain_release_chunks(int all);
+/* What the driver does when somebody synchronizes: frees chunks that the pools do not keep. */
+void lien_plain_synchronized(void);
 /* Forgets what the default pool of the device has. */
 void lien_plain_pool_drop(CUdevice device);
 void lien_plain_pool_forked(void);

@@ -4,13 +4,14 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "control/driver/gate.h"
 #include "control/plain/memory.h"
 
 /* The default pool of a device. */
 struct pool {
 	CUmemoryPool pool; /* NULL: not asked for */
 	int shared;	   /* with other devices: what it gives out is the driver's from then on */
-	uint64_t used, used_high, parked, reserved_high;
+	uint64_t used, used_high, reserved, reserved_high; /* bytes: blocks, chunks */
 };
 
 static struct {
@@ -33,7 +34,7 @@ int lien_plain_is_pool(uint64_t key)
 	return pool_of(key) != NULL;
 }
 
-void lien_plain_account(uint64_t key, int64_t used, int64_t parked)
+void lien_plain_account(uint64_t key, int64_t used, int64_t reserved)
 {
 	struct pool *pool = pool_of(key);
 
@@ -41,11 +42,11 @@ void lien_plain_account(uint64_t key, int64_t used, int64_t parked)
 		return; /* plain memory, freed in a stream */
 	pthread_mutex_lock(&pools.lock);
 	pool->used += used;
-	pool->parked += parked;
+	pool->reserved += reserved;
 	if (pool->used > pool->used_high)
 		pool->used_high = pool->used;
-	if (pool->used + pool->parked > pool->reserved_high)
-		pool->reserved_high = pool->used + pool->parked;
+	if (pool->reserved > pool->reserved_high)
+		pool->reserved_high = pool->reserved;
 	pthread_mutex_unlock(&pools.lock);
 }
 
@@ -93,7 +94,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemPoolGetAttribute(
 		return result;
 	pthread_mutex_lock(&pools.lock);
 	if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
-		more = pool->used + pool->parked;
+		more = pool->reserved;
 	else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
 		more = pool->reserved_high;
 	else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
@@ -103,6 +104,24 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemPoolGetAttribute(
 	pthread_mutex_unlock(&pools.lock);
 	if (more)
 		*(uint64_t *)value += more;
+	return CUDA_SUCCESS;
+}
+
+/* The high marks can be set to 0, which makes them what there is now. */
+LIEN_TRANSLATED CUresult lien_plain_cuMemPoolSetAttribute(
+	CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+	CUresult result = LIEN_REAL(cuMemPoolSetAttribute)(handle, attribute, value);
+	struct pool *pool = pool_of((uintptr_t)handle);
+
+	if (result || !pool)
+		return result;
+	pthread_mutex_lock(&pools.lock);
+	if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
+		pool->reserved_high = pool->reserved;
+	else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+		pool->used_high = pool->used;
+	pthread_mutex_unlock(&pools.lock);
 	return CUDA_SUCCESS;
 }
 
@@ -131,49 +150,84 @@ void lien_plain_pool_drop(CUdevice device)
 
 	if (!pool || !pool->pool)
 		return;
-	lien_plain_reap(LIEN_PLAIN_EVERY_ONE, 1);
 	while (lien_plain_forget((uintptr_t)pool->pool, &chunk))
 		lien_plain_unmap(chunk);
 	pthread_mutex_lock(&pools.lock);
-	pool->used = pool->parked = 0;
+	pool->used = pool->reserved = 0;
 	pthread_mutex_unlock(&pools.lock);
 }
 
-/* --- when parked memory is given back ----------------------------------------------------------
+/* --- when memory is given back -----------------------------------------------------------------
  */
 
-/* A pool keeps at a synchronization what its threshold allows. */
-LIEN_TRANSLATED static void synchronized(void)
+/* Frees chunks of the pool until it has no more than that. */
+LIEN_TRANSLATED static int trim(struct pool *pool, uint64_t keep)
 {
-	const struct pool *pool;
-	uint64_t threshold;
-	unsigned i;
+	struct lien_heap_range chunk;
+	int any = 0;
 
-	if (!lien_plain_any_parked())
-		return;
-	lien_plain_reap(LIEN_PLAIN_NO_POOL, 0);
-	for (i = 0; i < LIEN_PLAIN_DEVICES; i++) {
-		pool = &pools.list[i];
-		if (!pool->parked || LIEN_REAL(cuMemPoolGetAttribute)(pool->pool,
-					     CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold))
-			continue;
-		if (pool->used + pool->parked > threshold)
-			lien_plain_reap((uintptr_t)pool->pool, 0);
+	while (pool->reserved > keep && lien_plain_trim((uintptr_t)pool->pool, &chunk)) {
+		lien_plain_unmap(chunk);
+		lien_plain_account((uintptr_t)pool->pool, 0, -(int64_t)chunk.bytes);
+		any = 1;
 	}
+	return any;
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+LIEN_TRANSLATED int lien_plain_release_chunks(int all)
 {
-	const struct pool *of = pool_of((uintptr_t)pool);
+	struct lien_heap_range chunk;
+	uint64_t keep;
+	unsigned i;
+	int any = 0;
 
-	if (of && of->used + of->parked > keep)
-		lien_plain_reap((uintptr_t)pool, 0);
-	return LIEN_REAL(cuMemPoolTrimTo)(pool, keep);
+	for (; lien_plain_trim(0, &chunk); any = 1)
+		lien_plain_unmap(chunk);
+	for (i = 0; i < LIEN_PLAIN_DEVICES; i++) {
+		keep = 0;
+		if (!pools.list[i].reserved ||
+			(!all && LIEN_REAL(cuMemPoolGetAttribute)(pools.list[i].pool,
+					 CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep)))
+			continue;
+		any |= trim(&pools.list[i], keep);
+	}
+	return any;
+}
+
+static int any_reserved(void)
+{
+	unsigned i;
+
+	for (i = 0; i < LIEN_PLAIN_DEVICES; i++)
+		if (__atomic_load_n(&pools.list[i].reserved, __ATOMIC_RELAXED))
+			return 1;
+	return 0;
+}
+
+/* Memory that is away is given back later: nobody is short of it, and to unmap it would begin a
+ * restore. */
+LIEN_TRANSLATED void lien_plain_synchronized(void)
+{
+	if ((!lien_plain_any_parked() && !any_reserved()) || lien_gate_is_shut())
+		return;
+	lien_plain_look(0);
+	lien_plain_release_chunks(0);
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
+{
+	struct pool *pool = pool_of((uintptr_t)handle);
+
+	if (pool && pool->reserved > keep && !lien_gate_is_shut()) {
+		lien_plain_look(0);
+		trim(pool, keep);
+	}
+	return LIEN_REAL(cuMemPoolTrimTo)(handle, keep);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuMemGetInfo_v2(size_t *free, size_t *total)
 {
-	synchronized();
+	lien_plain_synchronized();
 	return LIEN_REAL(cuMemGetInfo_v2)(free, total);
 }
 
@@ -182,7 +236,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuCtxSynchronize(void)
 	CUresult result = LIEN_REAL(cuCtxSynchronize)();
 
 	if (!result)
-		synchronized();
+		lien_plain_synchronized();
 	return result;
 }
 
@@ -191,7 +245,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuCtxSynchronize_v2(CUcontext context)
 	CUresult result = LIEN_REAL(cuCtxSynchronize_v2)(context);
 
 	if (!result)
-		synchronized();
+		lien_plain_synchronized();
 	return result;
 }
 
@@ -200,7 +254,16 @@ LIEN_TRANSLATED CUresult lien_plain_cuStreamSynchronize(CUstream stream)
 	CUresult result = LIEN_REAL(cuStreamSynchronize)(stream);
 
 	if (!result)
-		synchronized();
+		lien_plain_synchronized();
+	return result;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuStreamSynchronize_ptsz(CUstream stream)
+{
+	CUresult result = LIEN_REAL(cuStreamSynchronize_ptsz)(stream);
+
+	if (!result)
+		lien_plain_synchronized();
 	return result;
 }
 
@@ -209,7 +272,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuEventSynchronize(CUevent event)
 	CUresult result = LIEN_REAL(cuEventSynchronize)(event);
 
 	if (!result)
-		synchronized();
+		lien_plain_synchronized();
 	return result;
 }
 
@@ -220,10 +283,12 @@ void lien_plain_pool_forked(void)
 }
 
 LIEN_EXPORT_AS(cuMemPoolGetAttribute, lien_plain_cuMemPoolGetAttribute);
+LIEN_EXPORT_AS(cuMemPoolSetAttribute, lien_plain_cuMemPoolSetAttribute);
 LIEN_EXPORT_AS(cuMemPoolSetAccess, lien_plain_cuMemPoolSetAccess);
 LIEN_EXPORT_AS(cuMemPoolTrimTo, lien_plain_cuMemPoolTrimTo);
 LIEN_EXPORT_AS(cuMemGetInfo_v2, lien_plain_cuMemGetInfo_v2);
 LIEN_EXPORT_AS(cuCtxSynchronize, lien_plain_cuCtxSynchronize);
 LIEN_EXPORT_AS(cuCtxSynchronize_v2, lien_plain_cuCtxSynchronize_v2);
 LIEN_EXPORT_AS(cuStreamSynchronize, lien_plain_cuStreamSynchronize);
+LIEN_EXPORT_AS(cuStreamSynchronize_ptsz, lien_plain_cuStreamSynchronize_ptsz);
 LIEN_EXPORT_AS(cuEventSynchronize, lien_plain_cuEventSynchronize);

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Stream-ordered memory. A block is given out at once. A free parks it until its stream has come to
- * that point; until then only the same stream gets it again. A graph's memory is the driver's. */
+/*
+ * Stream-ordered memory. A block is given out at once. A free parks it: the same stream may have
+ * its place at once, others when the stream has come to that point, which an event tells. Rather
+ * than make a new chunk, a stream waits for another one's frees, as it does with the driver's own
+ * pools. A graph's memory is the driver's.
+ *
+ * An event belongs to a context, and is gone with it. So only events of the context that the caller
+ * uses are touched: nobody may destroy that meanwhile.
+ */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 
 #include "control/driver/gate.h"
 #include "control/plain/memory.h"
@@ -13,162 +21,345 @@
 /* In the functions for per-thread default streams, 0 is the thread's. */
 #define PER_THREAD(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 
-struct parked {
-	TAILQ_ENTRY(parked) entry;
-	struct lien_heap_block block;
-	CUstream stream;
+/* So many of a stream's frees, at most, may be in another order than their events. */
+#define FREEING_MAX 64
+
+/* A free that the stream may not have reached yet. */
+struct point {
+	TAILQ_ENTRY(point) entry;
 	CUevent event;
-	unsigned looked; /* the last round of looking that has looked at it */
+	uint64_t turn; /* of the order; 0: none, the event may be recorded */
 };
 
-TAILQ_HEAD(parked_list, parked);
+TAILQ_HEAD(points, point);
 
-static struct {
-	pthread_mutex_t lock;
-	pthread_cond_t given;
-	struct parked_list parked; /* the last one to be put there comes last */
-	unsigned count;
-	unsigned giving; /* are being given back */
-	unsigned rounds;
-} streams = {.lock = PTHREAD_MUTEX_INITIALIZER,
-	.given = PTHREAD_COND_INITIALIZER,
-	.parked = TAILQ_HEAD_INITIALIZER(streams.parked)};
+/* A stream in which memory has been freed. All of this is protected by the heap's lock. */
+struct stream {
+	LIST_ENTRY(stream) entry;
+	unsigned long long id; /* never given to another stream */
+	CUcontext context;     /* NULL: has ended */
+	struct lien_heap_order order;
+	struct points pending, unused; /* the oldest first */
+	unsigned users;		       /* threads that use this: it stays */
+};
 
-/* --- freeing ---------------------------------------------------------------------------------- */
+static LIST_HEAD(, stream) streams;
 
-static void put(struct parked *parked)
+/* --- streams ---------------------------------------------------------------------------------- */
+
+static struct stream *find(unsigned long long id, CUcontext context)
 {
-	pthread_mutex_lock(&streams.lock);
-	TAILQ_INSERT_TAIL(&streams.parked, parked, entry);
-	streams.count++;
-	pthread_mutex_unlock(&streams.lock);
-}
+	struct stream *stream;
 
-int lien_plain_any_parked(void)
-{
-	return __atomic_load_n(&streams.count, __ATOMIC_RELAXED) != 0;
-}
-
-/* An error other than "not ready" means that its context is gone, and so is the work. */
-LIEN_TRANSLATED static int is_done(const struct parked *parked, int wait)
-{
-	if (wait)
-		return LIEN_REAL(cuEventSynchronize)(parked->event) != CUDA_ERROR_NOT_READY;
-	return LIEN_REAL(cuEventQuery)(parked->event) != CUDA_ERROR_NOT_READY;
-}
-
-LIEN_TRANSLATED static void unpark(struct parked *parked)
-{
-	LIEN_REAL(cuEventDestroy_v2)(parked->event);
-	lien_plain_account(parked->block.key.context, 0, -(int64_t)parked->block.bytes);
-	lien_plain_give(&parked->block);
-	free(parked);
-}
-
-static int concerns(const struct parked *parked, uint64_t pool)
-{
-	return pool == LIEN_PLAIN_EVERY_ONE || parked->block.key.context == pool ||
-	       (pool == LIEN_PLAIN_NO_POOL && !lien_plain_is_pool(parked->block.key.context));
-}
-
-/* Takes one out that this round has not looked at yet. The others stay, for other threads. */
-static struct parked *take_next(unsigned number, uint64_t pool)
-{
-	struct parked *parked;
-
-	pthread_mutex_lock(&streams.lock);
-	TAILQ_FOREACH (parked, &streams.parked, entry)
-		if (parked->looked != number && concerns(parked, pool))
+	LIST_FOREACH (stream, &streams, entry)
+		if (stream->id == id && stream->context == context)
 			break;
-	if (parked) {
-		TAILQ_REMOVE(&streams.parked, parked, entry);
-		streams.count--;
-		streams.giving++;
-		parked->looked = number;
+	return stream;
+}
+
+/* Forgets one of the context whose work is done and in which nothing is parked; it may have been
+ * destroyed. Returns NULL: there is none. */
+static struct stream *forget_one(CUcontext context)
+{
+	struct stream *stream;
+
+	LIST_FOREACH (stream, &streams, entry)
+		if (!stream->users && TAILQ_EMPTY(&stream->pending) && !stream->order.pieces &&
+			(!stream->context || stream->context == context))
+			break;
+	if (stream)
+		LIST_REMOVE(stream, entry);
+	return stream;
+}
+
+LIEN_TRANSLATED static void forget_idle(CUcontext context)
+{
+	struct stream *stream;
+	struct point *point;
+
+	for (;;) {
+		lien_plain_lock();
+		stream = forget_one(context);
+		lien_plain_unlock();
+		if (!stream)
+			return;
+		while ((point = TAILQ_FIRST(&stream->unused))) {
+			TAILQ_REMOVE(&stream->unused, point, entry);
+			LIEN_REAL(cuEventDestroy_v2)(point->event);
+			free(point);
+		}
+		free(stream);
 	}
-	pthread_mutex_unlock(&streams.lock);
-	return parked;
 }
 
-static void has_given(void)
+/* Finds the stream; let_go() it. NULL: nothing has been freed in it. */
+static struct stream *get(unsigned long long id, CUcontext context)
 {
-	pthread_mutex_lock(&streams.lock);
-	streams.giving--;
-	pthread_cond_broadcast(&streams.given);
-	pthread_mutex_unlock(&streams.lock);
+	struct stream *stream;
+
+	lien_plain_lock();
+	stream = find(id, context);
+	if (stream)
+		stream->users++;
+	lien_plain_unlock();
+	return stream;
 }
 
-/* Memory that another thread is giving back will be there soon. Returns whether there was any. */
-static int wait_for_others(void)
+/* The same; makes it if there is none. NULL: out of memory. */
+LIEN_TRANSLATED static struct stream *get_or_make(unsigned long long id, CUcontext context)
 {
-	int any;
+	struct stream *stream = get(id, context), *made;
 
-	pthread_mutex_lock(&streams.lock);
-	any = streams.giving != 0;
-	while (streams.giving)
-		pthread_cond_wait(&streams.given, &streams.lock);
-	pthread_mutex_unlock(&streams.lock);
+	if (stream)
+		return stream;
+	forget_idle(context);
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return NULL;
+	made->id = id;
+	made->context = context;
+	TAILQ_INIT(&made->pending);
+	TAILQ_INIT(&made->unused);
+	lien_plain_lock();
+	stream = find(id, context);
+	if (!stream) {
+		stream = made;
+		LIST_INSERT_HEAD(&streams, stream, entry);
+	}
+	stream->users++;
+	lien_plain_unlock();
+	if (stream != made)
+		free(made);
+	return stream;
+}
+
+static void let_go(struct stream *stream)
+{
+	lien_plain_lock();
+	stream->users--;
+	lien_plain_unlock();
+}
+
+/* Goes from one stream of the context to the next; NULL: to the first, or it was the last. */
+static struct stream *next_of(CUcontext context, struct stream *stream)
+{
+	struct stream *next;
+
+	lien_plain_lock();
+	next = stream ? LIST_NEXT(stream, entry) : LIST_FIRST(&streams);
+	while (next && next->context != context)
+		next = LIST_NEXT(next, entry);
+	if (next)
+		next->users++;
+	if (stream)
+		stream->users--;
+	lien_plain_unlock();
+	return next;
+}
+
+/* The events are gone. */
+static void free_points(struct points *points)
+{
+	struct point *point;
+
+	while ((point = TAILQ_FIRST(points))) {
+		TAILQ_REMOVE(points, point, entry);
+		free(point);
+	}
+}
+
+void lien_plain_stream_end(CUcontext context)
+{
+	struct stream *stream;
+
+	lien_plain_lock();
+	LIST_FOREACH (stream, &streams, entry) {
+		if (stream->context != context)
+			continue;
+		stream->context = NULL;
+		stream->order.reached = stream->order.freed;
+		free_points(&stream->pending);
+		free_points(&stream->unused);
+	}
+	lien_plain_unlock();
+}
+
+/* --- how far they have come ------------------------------------------------------------------- */
+
+/* A copy; .turn 0: there is none. */
+static struct point oldest(struct stream *stream)
+{
+	struct point point = {.turn = 0};
+
+	lien_plain_lock();
+	if (!TAILQ_EMPTY(&stream->pending))
+		point = *TAILQ_FIRST(&stream->pending);
+	lien_plain_unlock();
+	return point;
+}
+
+/* Another thread may have found that as well, and have recorded the event again. */
+static void has_reached(struct stream *stream, const struct point *reached)
+{
+	struct point *point;
+
+	lien_plain_lock();
+	point = TAILQ_FIRST(&stream->pending);
+	if (point && point->event == reached->event && point->turn == reached->turn) {
+		stream->order.reached = point->turn;
+		point->turn = 0;
+		TAILQ_REMOVE(&stream->pending, point, entry);
+		TAILQ_INSERT_HEAD(&stream->unused, point, entry);
+	}
+	lien_plain_unlock();
+}
+
+/* An error other than "not ready" means that the context is broken, and its work over. */
+LIEN_TRANSLATED static int look_at(struct stream *stream, int wait)
+{
+	struct point point;
+	CUresult result;
+	int any = 0;
+
+	for (; (point = oldest(stream)).turn; any = 1) {
+		result = wait ? LIEN_REAL(cuEventSynchronize)(point.event)
+			      : LIEN_REAL(cuEventQuery)(point.event);
+		if (result == CUDA_ERROR_NOT_READY)
+			break;
+		has_reached(stream, &point);
+	}
 	return any;
 }
 
-/* Memory that is away is given back later: nobody is short of it, and to unmap it would begin a
- * restore. */
-LIEN_TRANSLATED int lien_plain_reap(uint64_t pool, int wait)
+/* Returns whether any has come further. */
+LIEN_TRANSLATED static int look_at_all(CUcontext context, int wait)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	struct parked *parked;
-	unsigned number;
+	struct stream *stream = NULL;
 	int any = 0;
 
-	if (!wait && (!lien_plain_any_parked() || lien_gate_is_shut()))
+	if (!context || LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode))
 		return 0;
-	if (LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode))
-		return 0;
-	number = __atomic_add_fetch(&streams.rounds, 1, __ATOMIC_RELAXED);
-	while ((parked = take_next(number, pool))) {
-		if (is_done(parked, wait)) {
-			unpark(parked);
-			any = 1;
-		} else {
-			put(parked);
-		}
-		has_given();
-	}
+	while ((stream = next_of(context, stream)))
+		any |= look_at(stream, wait);
 	LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-	return wait ? wait_for_others() || any : any;
+	return any;
 }
 
-LIEN_TRANSLATED static CUresult park(const struct lien_heap_block *block, CUstream stream)
+LIEN_TRANSLATED void lien_plain_look(int wait)
 {
-	struct parked *parked = calloc(1, sizeof(*parked));
+	if (lien_plain_any_parked())
+		look_at_all(lien_plain_current(), wait);
+}
+
+LIEN_TRANSLATED int lien_plain_reap(void)
+{
+	lien_plain_look(1);
+	return lien_plain_release_chunks(1);
+}
+
+/* --- freeing ---------------------------------------------------------------------------------- */
+
+/* Takes an unused event; NULL: there is none. */
+static struct point *take_point(struct stream *stream)
+{
+	struct point *point;
+
+	lien_plain_lock();
+	point = TAILQ_FIRST(&stream->unused);
+	if (point)
+		TAILQ_REMOVE(&stream->unused, point, entry);
+	lien_plain_unlock();
+	return point;
+}
+
+/* With the lock. */
+static void put_point(struct stream *stream, struct point *point)
+{
+	if (!stream->context) /* which the event has ended with */
+		free(point);
+	else if (point->turn)
+		TAILQ_INSERT_TAIL(&stream->pending, point, entry);
+	else
+		TAILQ_INSERT_HEAD(&stream->unused, point, entry);
+}
+
+LIEN_TRANSLATED static CUresult make_event(CUcontext context, CUevent *event)
+{
+	CUcontext current = NULL;
+	CUresult result;
+
+	LIEN_REAL(cuCtxGetCurrent)(&current);
+	result = current == context ? CUDA_SUCCESS : LIEN_REAL(cuCtxPushCurrent_v2)(context);
+	if (result)
+		return result;
+	result = LIEN_REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
+	if (current != context)
+		LIEN_REAL(cuCtxPopCurrent_v2)(&context);
+	return result;
+}
+
+LIEN_TRANSLATED static CUresult make_point(CUcontext context, struct point **made)
+{
+	struct point *point = calloc(1, sizeof(*point));
+	CUresult result;
+
+	if (!point)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = make_event(context, &point->event);
+	if (result)
+		free(point);
+	else
+		*made = point;
+	return result;
+}
+
+LIEN_TRANSLATED static CUresult park_in(
+	struct stream *stream, const struct lien_heap_block *block, CUstream handle)
+{
+	struct point *point = take_point(stream);
+	CUresult result = CUDA_SUCCESS;
+	int err = 0;
+
+	if (!point && look_at(stream, 0))
+		point = take_point(stream);
+	if (!point)
+		result = make_point(stream->context, &point);
+	if (result)
+		return result;
+	result = LIEN_REAL(cuEventRecord)(point->event, handle);
+	lien_plain_lock();
+	if (!result)
+		err = lien_plain_park(block, &stream->order);
+	if (!result && !err)
+		point->turn = stream->order.freed;
+	put_point(stream, point);
+	lien_plain_unlock();
+	if (result || err)
+		return result ? result : CUDA_ERROR_INVALID_VALUE; /* a thread was faster */
+	lien_plain_account(block->key.context, -(int64_t)block->bytes, 0);
+	return CUDA_SUCCESS;
+}
+
+LIEN_TRANSLATED static CUresult park(const struct lien_heap_block *block, CUstream handle)
+{
+	unsigned long long id;
+	struct stream *stream;
 	CUcontext context;
 	CUresult result;
-	int pushed;
 
-	if (!parked)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	parked->block = *block;
-	parked->stream = stream;
 	/* The driver frees in a stream of any context, whatever is current. */
-	pushed = !LIEN_REAL(cuStreamGetCtx)(stream, &context) &&
-		 !LIEN_REAL(cuCtxPushCurrent_v2)(context);
-	result = LIEN_REAL(cuEventCreate)(&parked->event, CU_EVENT_DISABLE_TIMING);
-	if (!result) {
-		result = LIEN_REAL(cuEventRecord)(parked->event, stream);
-		if (!result && lien_plain_park(block))
-			result = CUDA_ERROR_INVALID_VALUE; /* another thread was faster */
-		if (result)
-			LIEN_REAL(cuEventDestroy_v2)(parked->event);
-	}
-	if (pushed)
-		LIEN_REAL(cuCtxPopCurrent_v2)(&context);
-	if (result) {
-		free(parked);
+	result = LIEN_REAL(cuStreamGetCtx)(handle, &context);
+	if (result)
 		return result;
-	}
-	lien_plain_account(block->key.context, -(int64_t)block->bytes, block->bytes);
-	put(parked);
-	return CUDA_SUCCESS;
+	if (LIEN_REAL(cuStreamGetId)(handle, &id)) /* a driver of before CUDA 12.0 */
+		return lien_plain_cuMemFree_v2(block->address);
+	stream = get_or_make(id, context);
+	if (!stream)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = park_in(stream, block, handle);
+	let_go(stream);
+	return result;
 }
 
 LIEN_TRANSLATED static int is_capturing(CUstream stream)
@@ -199,73 +390,89 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstrea
 
 /* --- allocating ------------------------------------------------------------------------------- */
 
-/* A parked block may be larger than the new one by an eighth. */
-static int fits(
-	const struct lien_heap_block *block, const struct lien_heap_key *key, uint64_t bytes)
+LIEN_TRANSLATED static int may(CUmemoryPool pool, CUmemPool_attribute reuse)
 {
-	return block->key.context == key->context && block->key.device == key->device &&
-	       block->key.asker == key->asker && block->key.tag == key->tag &&
-	       block->bytes >= bytes && block->bytes - bytes <= bytes / 8;
+	int value = 0;
+
+	return !LIEN_REAL(cuMemPoolGetAttribute)(pool, reuse, &value) && value;
 }
 
-/* Takes a parked block out of the list that the stream may have. */
-static struct parked *find_parked(const struct lien_heap_key *key, uint64_t bytes, CUstream stream)
+/* Waits in the stream for what is pending in the other one. Its events stay while this thread uses
+ * it; one that has been recorded again meanwhile stands for more. */
+LIEN_TRANSLATED static void wait_in(CUstream handle, struct stream *other)
 {
-	struct parked *parked;
+	CUevent events[FREEING_MAX];
+	struct point *point;
+	unsigned i, count = 0;
 
-	pthread_mutex_lock(&streams.lock);
-	TAILQ_FOREACH_REVERSE (parked, &streams.parked, parked_list, entry)
-		if (parked->stream == stream && fits(&parked->block, key, bytes))
-			break;
-	if (parked) {
-		TAILQ_REMOVE(&streams.parked, parked, entry);
-		streams.count--;
-	}
-	pthread_mutex_unlock(&streams.lock);
-	return parked;
+	lien_plain_lock();
+	TAILQ_FOREACH_REVERSE (point, &other->pending, points, entry)
+		if (count < FREEING_MAX)
+			events[count++] = point->event;
+	lien_plain_unlock();
+	for (i = 0; i < count; i++)
+		if (LIEN_REAL(cuStreamWaitEvent)(handle, events[i], 0))
+			LIEN_REAL(cuEventSynchronize)(events[i]);
 }
 
-/* The stream may have been destroyed and another one have its handle, so it waits for the event. */
-LIEN_TRANSLATED static int reuse(
-	const struct lien_heap_key *key, uint64_t bytes, CUstream stream, CUdeviceptr *ptr)
+/* Takes a place that another stream of the context has freed, and has not reached. */
+LIEN_TRANSLATED static int reuse_pending(const struct lien_plain_place *place, uint64_t bytes,
+	CUcontext context, CUstream handle, CUdeviceptr *ptr)
 {
-	struct parked *parked = find_parked(key, bytes, stream);
-	struct lien_heap_block block;
+	struct stream *other = NULL;
 
-	if (!parked)
-		return 0;
-	if (LIEN_REAL(cuStreamWaitEvent)(stream, parked->event, 0) ||
-		lien_plain_reuse(&parked->block, bytes, &block)) {
-		put(parked);
-		return 0;
+	while ((other = next_of(context, other))) {
+		if (!lien_plain_reuse(place, bytes, &other->order, ptr))
+			continue;
+		wait_in(handle, other);
+		let_go(other);
+		return 1;
 	}
-	LIEN_REAL(cuEventDestroy_v2)(parked->event);
-	lien_plain_account(key->context, bytes, -(int64_t)parked->block.bytes);
-	free(parked);
-	*ptr = block.address;
-	return 1;
+	return 0;
+}
+
+LIEN_TRANSLATED static int reuse(const struct lien_plain_place *place, uint64_t bytes,
+	struct stream *own, CUcontext context, CUstream handle, CUdeviceptr *ptr)
+{
+	const CUmemoryPool pool = (CUmemoryPool)(uintptr_t)place->key.context;
+	struct lien_heap_order *order = own ? &own->order : NULL;
+
+	return lien_plain_reuse(place, bytes, order, ptr) ||
+	       (lien_plain_any_parked() &&
+		       ((may(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) &&
+				look_at_all(context, 0) &&
+				lien_plain_reuse(place, bytes, order, ptr)) ||
+			       (may(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) &&
+				       reuse_pending(place, bytes, context, handle, ptr))));
 }
 
 /* Returns whether it gave out memory of ours. */
 LIEN_TRANSLATED static int alloc_async(
-	CUdeviceptr *ptr, size_t bytes, CUmemoryPool wanted, CUstream stream, const void *caller)
+	CUdeviceptr *ptr, size_t bytes, CUmemoryPool wanted, CUstream handle, const void *caller)
 {
 	struct lien_plain_place place;
 	CUcontext context = NULL;
+	unsigned long long id;
+	struct stream *own;
 	CUmemoryPool pool;
+	int found;
 
 	if (!ptr || !bytes || !lien_plain_place(&place, caller) ||
-		LIEN_REAL(cuStreamGetCtx)(stream, &context) ||
-		(uintptr_t)context != place.key.context || is_capturing(stream))
+		LIEN_REAL(cuStreamGetCtx)(handle, &context) ||
+		(uintptr_t)context != place.key.context || is_capturing(handle) ||
+		LIEN_REAL(cuStreamGetId)(handle, &id))
 		return 0;
 	pool = lien_plain_pool(place.key.device, wanted);
 	if (!pool)
 		return 0;
 	place.key.context = (uintptr_t)pool;
-	if (reuse(&place.key, bytes, stream, ptr))
-		return 1;
-	if (lien_plain_take(&place, bytes, ptr) &&
-		(!lien_plain_reap(LIEN_PLAIN_EVERY_ONE, 1) || lien_plain_take(&place, bytes, ptr)))
+	place.key.pool = 1;
+	own = get(id, context);
+	found = reuse(&place, bytes, own, context, handle, ptr);
+	if (own)
+		let_go(own);
+	if (!found && lien_plain_take(&place, bytes, ptr) &&
+		(!lien_plain_reap() || lien_plain_take(&place, bytes, ptr)))
 		return 0;
 	lien_plain_account(place.key.context, bytes, 0);
 	return 1;
@@ -304,10 +511,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemAllocFromPoolAsync_ptsz(
 
 void lien_plain_stream_forked(void)
 {
-	memset(&streams, 0, sizeof(streams));
-	pthread_mutex_init(&streams.lock, NULL);
-	pthread_cond_init(&streams.given, NULL);
-	TAILQ_INIT(&streams.parked);
+	LIST_INIT(&streams);
 }
 
 LIEN_EXPORT_AS(cuMemFreeAsync, lien_plain_cuMemFreeAsync);

@@ -15,15 +15,15 @@ $(BENCH_NCCL): tests/bench/nccl.c
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -shared -Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $<
 
-# peers.py takes it along to machines with GPUs; it needs libc alone.
-BENCH_PEERS := $(TESTS)/bench/prog_peers
+# They go along to machines with GPUs; they need libc alone.
+BENCH_PROGS := $(addprefix $(TESTS)/bench/, prog_peers prog_pools)
 
-$(BENCH_PEERS): tests/bench/prog_peers.c
+$(BENCH_PROGS): $(TESTS)/bench/%: tests/bench/%.c
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -MMD -MP -o $@ $< -ldl
 
-integration-tests: $(BENCH_PEERS)
+integration-tests: $(BENCH_PROGS)
 
 bench: all $(GRAPH_BENCHES) $(BENCH_NCCL)
 	$(Q)BUILD=$(BUILD) CC='$(CC)' $(PYTHON) tests/bench/bench.py $(BENCH_ARGS)
@@ -36,5 +36,5 @@ bench-ranks: all integration-tests
 bench-nodes: all
 	$(Q)BUILD=$(BUILD) $(PYTHON) tests/bench/nodes.py $(BENCH_ARGS)
 
--include $(BENCH_PEERS:=.d)
+-include $(BENCH_PROGS:=.d)
 -include $(GRAPH_BENCHES:$(TESTS)/%=$(BUILD)/obj/tests/%.d)

@@ -4,11 +4,13 @@
 from lien_test import LIEN, MIB, Driver, Session, check, equal, program
 
 # CUDA_ERROR_*
-INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, DESTROYED = 1, 2, 201, 400, 709
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY, DESTROYED = 1, 2, 201, 400, 600, 709
 CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED = 900, 901
 
 # The control library's own in each context that has allocated (control/plain/wait.c).
 KEPT = 2 * MIB
+# A chunk of stream-ordered memory.
+POOL = 32 * MIB
 
 
 class Plain(Driver):

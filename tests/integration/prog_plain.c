@@ -27,6 +27,7 @@
 	X(cuMemFreeAsync, "cuMemFreeAsync")                                                        \
 	X(cuMemPoolSetAccess, "cuMemPoolSetAccess")                                                \
 	X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute")                                          \
+	X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute")                                          \
 	X(cuStreamSynchronize, "cuStreamSynchronize")                                              \
 	X(cuMemGetAddressRange_v2, "cuMemGetAddressRange")                                         \
 	X(cuPointerGetAttribute, "cuPointerGetAttribute")                                          \
@@ -335,6 +336,31 @@ static void do_synchronize(const uint64_t *arg)
 	say(cu.cuStreamSynchronize((CUstream)arg[0]), 0);
 }
 
+static void do_synchronize_ptsz(const uint64_t *arg)
+{
+	(void)arg;
+	say(cuStreamSynchronize_ptsz(NULL), 0);
+}
+
+static void do_query(const uint64_t *arg)
+{
+	say(cuStreamQuery((CUstream)arg[0]), 0);
+}
+
+static void do_event(const uint64_t *arg)
+{
+	CUevent event = NULL;
+	CUresult result = cuEventCreate(&event, 0);
+
+	(void)arg;
+	say(result, (uintptr_t)event);
+}
+
+static void do_record(const uint64_t *arg)
+{
+	say(cuEventRecord((CUevent)arg[0], (CUstream)arg[1]), 0);
+}
+
 static void do_alloc_async(const uint64_t *arg)
 {
 	CUdeviceptr ptr = 0;
@@ -363,6 +389,26 @@ static void do_pool(const uint64_t *arg)
 		say(result, 0);
 	else
 		printf("ok %" PRIu64 " %" PRIu64 "\n", used, reserved);
+}
+
+static void do_pool_get(const uint64_t *arg)
+{
+	CUmemoryPool pool = NULL;
+	CUresult result = cuDeviceGetDefaultMemPool(&pool, arg[0]);
+	uint64_t value = 0;
+
+	if (!result)
+		result = cu.cuMemPoolGetAttribute(pool, arg[1], &value);
+	say(result, value);
+}
+
+static void do_pool_set(const uint64_t *arg)
+{
+	CUmemoryPool pool = NULL;
+	CUresult result = cuDeviceGetDefaultMemPool(&pool, arg[0]);
+	uint64_t value = arg[2];
+
+	say(result ? result : cu.cuMemPoolSetAttribute(pool, arg[1], &value), 0);
 }
 
 static void do_pool_peer(const uint64_t *arg)
@@ -650,10 +696,14 @@ static const struct {
 	{"go-on", do_go_on, 0}, {"synchronize", do_synchronize, 1}, /* STREAM */
 	{"alloc-async", do_alloc_async, 2},			    /* BYTES STREAM */
 	{"free-async", do_free_async, 2},			    /* ADDRESS STREAM */
-	{"pool", do_pool, 1},		/* DEVICE: used and reserved bytes of its default pool */
-	{"pool-peer", do_pool_peer, 2}, /* DEVICE USER: its default pool */
-	{"capture", do_capture, 2},	/* STREAM MODE */
-	{"capture-end", do_capture_end, 1},					   /* STREAM */
+	{"pool", do_pool, 1},	      /* DEVICE: used and reserved bytes of its default pool */
+	{"pool-get", do_pool_get, 2}, /* DEVICE ATTRIBUTE */
+	{"pool-set", do_pool_set, 3}, /* DEVICE ATTRIBUTE VALUE */
+	{"event", do_event, 0}, {"record", do_record, 2},		      /* EVENT STREAM */
+	{"synchronize-ptsz", do_synchronize_ptsz, 0}, {"query", do_query, 1}, /* STREAM */
+	{"pool-peer", do_pool_peer, 2},	    /* DEVICE USER: its default pool */
+	{"capture", do_capture, 2},	    /* STREAM MODE */
+	{"capture-end", do_capture_end, 1}, /* STREAM */
 	{"exec", do_exec, 0}, {"closeall", do_close_all, 0}, {"fork", do_fork, 1}, /* ADDRESS */
 };
 

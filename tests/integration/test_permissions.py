@@ -5,6 +5,7 @@
 See lien_test.py for what it needs. Users are numbers that need not be in /etc/passwd.
 """
 
+import collections
 import os
 import signal
 import socket
@@ -14,8 +15,8 @@ import sys
 import time
 
 from lien_test import (
-    LIEN, MIB, Driver, Session, alive, brief, case, check, children_of, equal, main, program, state_of, stays,
-    wait_for)
+    GUARD, LIEN, MIB, Driver, Session, alive, brief, came, case, check, children_of, equal, main, program, state_of,
+    stays, wait_for)
 from users import ALICE, BOB, CAROL, Shared, impostor, with_memory
 
 KEPT = sum(1 << cap for cap in (2, 5, 19, 24, 38, 39, 40))  # agent/core/privileges.c
@@ -488,8 +489,8 @@ def test_control_libraries_that_lie():
             check(alive(liar.pid), "it was harmed")
             liar.end()
             session.forgotten(liar.pid)
-            wait_for("%s leaves no more open files than %s" % (how, files),
-                     lambda: len(files_of(agent.pid)) <= len(files))
+            check(came(lambda: len(files_of(agent.pid)) <= len(files), GUARD), how, "leaves open files",
+                  collections.Counter(files_of(agent.pid)) - collections.Counter(files))
 
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             path = session.path("stranger.sock")

@@ -4,14 +4,17 @@
 as the driver's own."""
 
 import os
+import random
 import subprocess
 import sys
 
 import faults
-from lien_test import LIEN, MIB, ROOT, SOFTCUDA, SOFTNCCL, Session, case, check, equal, main, wait_for
+from lien_test import LIEN, MIB, ROOT, SEED, SOFTCUDA, SOFTNCCL, Session, case, check, equal, main, wait_for
 from plain import (CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, DESTROYED, INVALID_CONTEXT, INVALID_VALUE, KEPT,
-                   OUT_OF_MEMORY, Plain, allocations, plain_session, stays)
+                   NOT_READY, OUT_OF_MEMORY, POOL, Plain, allocations, plain_session, stays)
 
+# CU_MEMPOOL_ATTR_*
+INTERNAL_DEPENDENCIES, THRESHOLD, RESERVED_HIGH, USED_HIGH = 3, 4, 6, 8
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)  # CU_STREAM_CAPTURE_MODE_*
 CONTEXT, BUFFER_ID, ORDINAL, IPC_CAPABLE, START, SIZE, MAPPED, HANDLE_TYPES = 1, 7, 9, 10, 11, 12, 13, 14
 
@@ -269,11 +272,10 @@ def test_stream_ordered():
         check(third != block, "another stream got memory that is in use")
         equal(job("alloc-async", 4 * MIB, one), block, "the same stream gets it again")
         job("free-async", block, one)
-        equal(job("pool", 0), [4 * MIB + 3000, 8 * MIB + 3000], "used and reserved of the pool")
+        equal(job("pool", 0), [4 * MIB + 3000, POOL + 2 * MIB], "used and reserved of the pool")
         job("go-on")
-        job("synchronize", one)
-        equal(job("pool", 0), [4 * MIB + 3000] * 2, "used and reserved of the pool")
         job("free", third)
+        equal(job("pool", 0), [3000, 2 * MIB], "used and reserved of the pool")
         equal(session.used(), 2 * MIB, "device memory in use")
         # Plain memory in a stream, and that of the stream without one.
         plain = job("alloc", 6 * MIB)
@@ -292,6 +294,75 @@ def test_stream_ordered():
         equal(session.ask("restore")["outcome"], "done", "restore")
         job.holds(last, 4 * MIB, 8)
         job("free-async", last, one)
+
+
+@case()
+def test_places_of_stream_ordered_memory():
+    """They are used again, whatever the size: at once in the stream that freed them, in another one when the
+    stream has come to the free, or behind it."""
+    draw = random.Random(SEED)
+    with plain_session() as session:
+        job = Plain(session)
+        one, other = job("stream"), job("stream")
+        job("pool-set", 0, THRESHOLD, 1 << 40)
+        for streams in (one,), (one, other):
+            live = []
+            for _ in range(300):
+                while sum(size for _, size in live) > 20 * MIB:
+                    job("free-async", live.pop(draw.randrange(len(live)))[0], draw.choice(streams))
+                size = draw.randrange(1, 4 * MIB)
+                live.append((job("alloc-async", size, draw.choice(streams)), size))
+            for address, _ in live:
+                job("free-async", address, one)
+            check(job("pool", 0)[1] <= 2 * POOL + 2 * MIB, "reserved", job("pool", 0))
+        job("synchronize", one)
+        job("pool-set", 0, THRESHOLD, 0)
+        job("synchronize-ptsz")
+        equal(job("pool", 0), [0, 0], "used and reserved of the pool")
+        # Behind the other stream's work.
+        block = job("alloc-async", POOL, one)
+        job("hold", one)
+        job("free-async", block, one)
+        job("pool-set", 0, INTERNAL_DEPENDENCIES, 0)
+        check(job("alloc-async", POOL, other) != block, "memory that is in use")
+        job("pool-set", 0, INTERNAL_DEPENDENCIES, 1)
+        equal(job("alloc-async", POOL, other), block, "the place of what the other stream frees")
+        equal(job.refused("query", other), NOT_READY, "the stream that has the place")
+        job("go-on")
+        job("synchronize", other)
+
+
+@case()
+def test_marks_of_a_pool():
+    with plain_session() as session:
+        job = Plain(session)
+        job("free-async", job("alloc-async", 4 * MIB, 0), 0)
+        job("synchronize", 0)
+        equal([job("pool-get", 0, mark) for mark in (RESERVED_HIGH, USED_HIGH)], [POOL, 4 * MIB], "marks")
+        block = job("alloc-async", MIB, 0)
+        for mark in RESERVED_HIGH, USED_HIGH:
+            job("pool-set", 0, mark, 0)
+        equal([job("pool-get", 0, mark) for mark in (RESERVED_HIGH, USED_HIGH)], [POOL, MIB], "marks")
+        job("free", block)
+
+
+@case()
+def test_events_of_a_context_that_has_ended():
+    """They ended with it, and the application's may have their place."""
+    with plain_session(strict=False) as session:
+        job = Plain(session)
+        for _ in range(3):
+            context = job("create", 0)
+            stream = job("stream")
+            job("free-async", job("alloc-async", 4 * MIB, stream), stream)
+            job("destroy", context)
+            job("current", job.context)
+            events = [job("event") for _ in range(4)]
+            stream = job("stream")
+            job("free-async", job("alloc-async", 4 * MIB, stream), stream)
+            job("synchronize", stream)
+            for event in events:
+                job("record", event, stream)
 
 
 @case()
@@ -560,7 +631,9 @@ def test_moved_while_threads_allocate():
         for _ in range(15):
             result = session.ask("offload", "--owner", "all")
             equal((result["outcome"], result["left"]), ("done", []), "offload")
-            equal(session.used(), 2 * KEPT, "device memory in use while it is away")
+            # A thread that frees, or has just allocated, gets everything back at once.
+            equal([row["freed_bytes"] for row in result["processes"]],
+                  [row["bytes"] for row in result["processes"]], "freed")
             equal(session.ask("restore")["outcome"], "done", "restore")
             for job in jobs:
                 rounds = job("rounds")

@@ -360,6 +360,7 @@ struct CUstream_st {
 	struct soft_object object;
 	struct soft_capture *capture; /* the one that it takes part in */
 	unsigned int flags;
+	uint64_t id;
 };
 
 /* A place in a stream's work that is not done at once; all 0: it is passed. */

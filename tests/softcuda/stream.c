@@ -84,6 +84,8 @@ void soft_event_free(CUevent event)
 	soft_block_free(event, sizeof(*event));
 }
 
+static uint64_t last_id;
+
 static CUresult stream_create(CUstream *stream, unsigned int flags)
 {
 	CUcontext context;
@@ -101,6 +103,7 @@ static CUresult stream_create(CUstream *stream, unsigned int flags)
 	if (!made)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	made->flags = flags;
+	made->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
 	pthread_mutex_lock(&soft.objects);
 	soft_object_add(&made->object, SOFT_STREAM, context);
 	pthread_mutex_unlock(&soft.objects);
@@ -155,6 +158,34 @@ SOFT_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 	return result || stream ? result : soft_context_current(context);
 }
 
+/* The default streams have the numbers that cannot be one's of cuStreamCreate(): of each context,
+ * and the second of each thread. */
+SOFT_EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+	CUcontext context;
+	CUstream stream;
+	CUresult result;
+
+	SOFT_FAULT();
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!id)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&soft.objects);
+	result = soft_stream_find(handle, &stream);
+	if (!result && stream)
+		*id = stream->id;
+	pthread_mutex_unlock(&soft.objects);
+	if (result || stream)
+		return result;
+	result = soft_context_current(&context);
+	if (!result)
+		*id = (handle == CU_STREAM_PER_THREAD ? (uint64_t)gettid() << 32 | 1u << 31
+						      : 1ull << 63) |
+		      ((uintptr_t)context >> 4 & 0x7fffffff);
+	return result;
+}
+
 /* What asks for a stream's progress conflicts with its capture, in whatever mode the thread is. */
 static CUresult settle(CUstream handle, CUcontext *context)
 {
@@ -189,6 +220,11 @@ SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
 		soft_pools_settle();
 	}
 	return result;
+}
+
+SOFT_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+	return cuStreamSynchronize(stream ? stream : CU_STREAM_PER_THREAD);
 }
 
 SOFT_EXPORT CUresult cuStreamQuery(CUstream stream)

@@ -30,16 +30,16 @@ static uint64_t address_for(uint64_t bytes)
 	return base;
 }
 
-static struct lien_heap_block take(
-	struct lien_heap *heap, const struct lien_heap_key *key, uint64_t bytes)
+static struct lien_heap_block take_in(struct lien_heap *heap, const struct lien_heap_key *key,
+	uint64_t bytes, struct lien_heap_order *order)
 {
 	struct lien_heap_block block;
 	struct lien_heap_range chunk;
-	int err = lien_heap_take(heap, key, bytes, &block);
+	int err = lien_heap_take(heap, key, bytes, order, &block);
 
 	if (err) {
 		assert_int_equal(err, -ENOSPC);
-		chunk.bytes = lien_heap_chunk_bytes(bytes, GRANULARITY);
+		chunk.bytes = lien_heap_chunk_bytes(key, bytes, GRANULARITY, 0);
 		assert_true(chunk.bytes >= bytes && chunk.bytes % GRANULARITY == 0);
 		chunk.base = address_for(chunk.bytes);
 		assert_int_equal(lien_heap_add(heap, key, chunk, bytes, &block), 0);
@@ -47,6 +47,12 @@ static struct lien_heap_block take(
 	}
 	used += bytes;
 	return block;
+}
+
+static struct lien_heap_block take(
+	struct lien_heap *heap, const struct lien_heap_key *key, uint64_t bytes)
+{
+	return take_in(heap, key, bytes, NULL);
 }
 
 /* Returns the bytes of the chunk that went with it. */
@@ -128,7 +134,7 @@ static void test_random_blocks_are_apart_and_found(void **state)
 {
 	static struct live live;
 	struct lien_heap heap = {0};
-	struct lien_heap_key key = {0}; /* with its padding: it is compared byte by byte */
+	struct lien_heap_key key = {0};
 	struct lien_heap_range range;
 	struct lien_heap_block stale;
 	uint64_t bytes, before;
@@ -167,7 +173,7 @@ static void test_random_blocks_are_apart_and_found(void **state)
 
 static void test_a_chunk_is_empty_with_its_last_block(void **state)
 {
-	const struct lien_heap_key key = {1, 0, 2, 0};
+	const struct lien_heap_key key = {1, 0, 2, 0, 0};
 	struct lien_heap heap = {0};
 	struct lien_heap_block a = take(&heap, &key, 1000), b = take(&heap, &key, 2000), found;
 
@@ -185,35 +191,170 @@ static void test_a_chunk_is_empty_with_its_last_block(void **state)
 	assert_int_equal(give(&heap, &b), LIEN_HEAP_SHARED);
 }
 
-static void test_a_parked_block_keeps_its_place(void **state)
+static const struct lien_heap_key pooled = {.context = 8, .asker = 2, .pool = 1};
+
+/* Returns how many chunks of the pool nobody had memory in. */
+static unsigned trim(struct lien_heap *heap, uint64_t pool)
 {
-	const struct lien_heap_key key = {1, 0, 2, 0};
+	struct lien_heap_range chunk;
+	unsigned n;
+
+	for (n = 0; lien_heap_trim(heap, pool, &chunk); n++)
+		given -= chunk.bytes;
+	return n;
+}
+
+static void drop_all(struct lien_heap *heap, uint64_t context)
+{
+	struct lien_heap_range range;
+
+	while (lien_heap_drop(heap, context, &range))
+		given -= range.bytes;
+}
+
+static void test_a_place_is_its_streams_until_that_has_come_to_the_free(void **state)
+{
+	struct lien_heap_order one = {0}, two = {0};
 	struct lien_heap heap = {0};
-	struct lien_heap_block a = take(&heap, &key, 4000), b, c, found;
+	struct lien_heap_block a = take(&heap, &pooled, MIB), b, found;
 
 	(void)state;
-	assert_int_equal(lien_heap_reuse(&heap, &a, 4000, &found), -ENOENT);
-	assert_int_equal(lien_heap_park(&heap, &a), 0);
-	assert_int_equal(lien_heap_park(&heap, &a), -ENOENT);
+	assert_int_equal(lien_heap_park(&heap, &a, &one), 0);
+	assert_int_equal(lien_heap_park(&heap, &a, &one), -ENOENT);
+	assert_int_equal(lien_heap_give(&heap, &a, &found.chunk), -ENOENT);
 	assert_false(lien_heap_find(&heap, a.address, &found));
-	b = take(&heap, &key, 4000);
+	b = take_in(&heap, &pooled, MIB, &two);
 	assert_true(apart(&a, &b));
-	assert_int_equal(lien_heap_reuse(&heap, &a, 4001, &found), -ENOENT);
-	assert_int_equal(lien_heap_reuse(&heap, &a, 1000, &c), 0);
-	assert_int_equal(c.address, a.address);
-	assert_int_not_equal(c.id, a.id);
-	assert_true(lien_heap_find(&heap, c.address + 999, &found));
-	assert_memory_equal(&found, &c, sizeof(c));
-	assert_false(lien_heap_find(&heap, c.address + 1000, &found));
-	used -= 3000;
-	assert_int_equal(give(&heap, &c), 0);
-	assert_int_equal(give(&heap, &b), LIEN_HEAP_SHARED);
+	b = take_in(&heap, &pooled, MIB, &one);
+	assert_int_equal(b.address, a.address);
+	assert_int_not_equal(b.id, a.id);
+	assert_int_equal(one.pieces, 0);
+	assert_int_equal(lien_heap_park(&heap, &b, &one), 0);
+	one.reached = 1;
+	a = take_in(&heap, &pooled, MIB, &two);
+	assert_true(apart(&a, &b));
+	one.reached = 2;
+	assert_int_equal(take_in(&heap, &pooled, MIB, &two).address, b.address);
+	assert_int_equal(one.pieces, 0);
+	drop_all(&heap, 8);
+}
+
+/* What a stream has freed side by side is one place, and only what is needed of it is taken. */
+static void test_places_are_joined_and_parted(void **state)
+{
+	struct lien_heap_order one = {0}, two = {0};
+	struct lien_heap heap = {0};
+	struct lien_heap_block block[8], large;
+	unsigned i;
+
+	(void)state;
+	for (i = 0; i < 8; i++)
+		block[i] = take(&heap, &pooled, 4 * MIB);
+	for (i = 2; i < 5; i++)
+		assert_int_equal(lien_heap_park(&heap, &block[i], &one), 0);
+	assert_int_equal(lien_heap_take(&heap, &pooled, 6 * MIB, &two, &large), -ENOSPC);
+	assert_int_equal(lien_heap_take(&heap, &pooled, 13 * MIB, &one, &large), -ENOSPC);
+	assert_int_equal(lien_heap_take(&heap, &pooled, 6 * MIB, &one, &large), 0);
+	assert_int_equal(large.address, block[2].address);
+	assert_int_equal(one.pieces, 2);
+	assert_int_equal(lien_heap_take(&heap, &pooled, 4 * MIB, &two, &large), -ENOSPC);
+	assert_int_equal(lien_heap_take(&heap, &pooled, 6 * MIB, &one, &large), 0);
+	assert_int_equal(large.address, block[3].address + 2 * MIB);
+	assert_int_equal(one.pieces, 0);
+	drop_all(&heap, 8);
+}
+
+static void test_a_pools_chunk_stays_until_it_is_trimmed(void **state)
+{
+	struct lien_heap_order order = {0};
+	struct lien_heap heap = {0};
+	struct lien_heap_block a = take(&heap, &pooled, MIB), b = take(&heap, &pooled, 40 * MIB),
+			       small = take(&heap, &pooled, 1000);
+	const struct lien_heap_key plain = {.context = 3};
+	struct lien_heap_block own = take(&heap, &plain, 4 * MIB);
+
+	(void)state;
+	assert_int_equal(a.chunk.bytes, LIEN_HEAP_POOL);
+	assert_int_equal(b.chunk.bytes, 2 * LIEN_HEAP_POOL);
+	assert_int_equal(small.chunk.bytes, LIEN_HEAP_SHARED);
+	assert_int_equal(give(&heap, &a), 0);
+	assert_int_equal(trim(&heap, 9), 0);
+	assert_int_equal(trim(&heap, 8), 1);
+	assert_int_equal(lien_heap_park(&heap, &b, &order), 0);
+	assert_int_equal(lien_heap_park(&heap, &own, &order), 0);
+	assert_int_equal(trim(&heap, 8) + trim(&heap, 0), 0);
+	order.reached = 1;
+	assert_int_equal(trim(&heap, 0), 0);
+	assert_int_equal(trim(&heap, 8), 1);
+	order.reached = 2;
+	assert_int_equal(trim(&heap, 8), 0);
+	assert_int_equal(trim(&heap, 0), 1);
+	assert_int_equal(order.pieces, 0);
+	give(&heap, &small);
+	assert_int_equal(trim(&heap, 8), 1);
+	assert_int_equal(heap.count + heap.parked + heap.empty, 0);
+	assert_int_equal(given, 0);
+}
+
+#define ORDERS 3
+#define PARKED 4000
+
+/* Whoever gets a place gets no other stream's that has not come to the free. */
+static void test_random_frees_in_streams(void **state)
+{
+	static struct live live;
+	static struct lien_heap_block parked[ORDERS][PARKED];
+	struct lien_heap_order order[ORDERS] = {0}, *in;
+	struct lien_heap heap = {0};
+	struct lien_heap_block block;
+	unsigned i, j, at;
+	uint64_t turn, bytes;
+
+	(void)state;
+	live.count = 0;
+	for (i = 0; i < 3000; i++) {
+		in = &order[rand() % ORDERS];
+		if (live.count < LIVE && rand() % (live.count + 50) < 60) {
+			bytes = random_size();
+			block = take_in(&heap, &pooled, bytes, in);
+			check_new(&live, &block, &pooled, bytes);
+			for (j = 0; j < ORDERS; j++)
+				for (turn = order[j].reached;
+					&order[j] != in && turn < order[j].freed; turn++)
+					assert_true(parked[j][turn].id == 0 ||
+						    apart(&block, &parked[j][turn]));
+			for (turn = in->reached; turn < in->freed; turn++)
+				if (!apart(&block, &parked[in - order][turn]))
+					parked[in - order][turn].id = 0; /* some of it is taken */
+			live.block[live.count++] = block;
+		} else if (live.count) {
+			at = rand() % live.count;
+			assert_int_equal(lien_heap_park(&heap, &live.block[at], in), 0);
+			parked[in - order][in->freed - 1] = live.block[at];
+			live.block[at] = live.block[--live.count];
+		}
+		if (rand() % 4 == 0 && in->reached < in->freed)
+			in->reached += 1 + rand() % (in->freed - in->reached);
+		if (rand() % 100 == 0)
+			trim(&heap, 8);
+		if (i % 500 == 0)
+			check_found(&heap, &live);
+	}
+	while (live.count)
+		give(&heap, &live.block[--live.count]);
+	for (j = 0; j < ORDERS; j++)
+		order[j].reached = order[j].freed;
+	trim(&heap, 8);
+	for (j = 0; j < ORDERS; j++)
+		assert_int_equal(order[j].pieces, 0);
+	assert_int_equal(heap.count + heap.parked + heap.empty, 0);
+	assert_int_equal(given, 0);
 }
 
 static void test_who_asked_and_each_tag_have_chunks_of_their_own(void **state)
 {
-	const struct lien_heap_key keys[] = {
-		{1, 0, 2, 0}, {1, 0, 3, 0}, {1, 1, 2, 0}, {1, 0, 2, 1}, {2, 0, 2, 0}};
+	const struct lien_heap_key keys[] = {{1, 0, 2, 0, 0}, {1, 0, 3, 0, 0}, {1, 1, 2, 0, 0},
+		{1, 0, 2, 1, 0}, {2, 0, 2, 0, 0}};
 	struct lien_heap heap = {0};
 	struct lien_heap_block block[5];
 	unsigned i, j;
@@ -230,7 +371,7 @@ static void test_who_asked_and_each_tag_have_chunks_of_their_own(void **state)
 
 static void test_a_context_is_dropped_with_all_its_chunks(void **state)
 {
-	const struct lien_heap_key one = {1, 0, 2, 0}, two = {2, 0, 2, 0};
+	const struct lien_heap_key one = {1, 0, 2, 0, 0}, two = {2, 0, 2, 0, 0};
 	struct lien_heap heap = {0};
 	struct lien_heap_block kept, found;
 	struct lien_heap_range range;
@@ -253,11 +394,15 @@ static void test_a_context_is_dropped_with_all_its_chunks(void **state)
 
 static void test_sizes_that_no_memory_has(void **state)
 {
+	const struct lien_heap_key key = {.context = 1};
+
 	(void)state;
-	assert_int_equal(lien_heap_chunk_bytes(0, GRANULARITY), 0);
-	assert_int_equal(lien_heap_chunk_bytes(UINT64_MAX, GRANULARITY), 0);
-	assert_int_equal(lien_heap_chunk_bytes(1, GRANULARITY), 2 * MIB);
-	assert_int_equal(lien_heap_chunk_bytes(2 * MIB + 1, GRANULARITY), 4 * MIB);
+	assert_int_equal(lien_heap_chunk_bytes(&key, 0, GRANULARITY, 0), 0);
+	assert_int_equal(lien_heap_chunk_bytes(&key, UINT64_MAX, GRANULARITY, 0), 0);
+	assert_int_equal(lien_heap_chunk_bytes(&key, 1, GRANULARITY, 0), 2 * MIB);
+	assert_int_equal(lien_heap_chunk_bytes(&key, 2 * MIB + 1, GRANULARITY, 0), 4 * MIB);
+	assert_int_equal(lien_heap_chunk_bytes(&pooled, 33 * MIB, GRANULARITY, 0), 64 * MIB);
+	assert_int_equal(lien_heap_chunk_bytes(&pooled, 33 * MIB, GRANULARITY, 1), 34 * MIB);
 }
 
 /* --- how much is wasted ----------------------------------------------------------------------- */
@@ -269,7 +414,7 @@ struct sizes {
 
 static void check_waste(const struct sizes *sizes, unsigned n)
 {
-	const struct lien_heap_key key = {1, 0, 2, 0};
+	const struct lien_heap_key key = {1, 0, 2, 0, 0};
 	struct lien_heap heap = {0};
 	struct lien_heap_range range;
 	unsigned i, j;
@@ -306,7 +451,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_random_blocks_are_apart_and_found, start),
 		cmocka_unit_test_setup(test_a_chunk_is_empty_with_its_last_block, start),
-		cmocka_unit_test_setup(test_a_parked_block_keeps_its_place, start),
+		cmocka_unit_test_setup(
+			test_a_place_is_its_streams_until_that_has_come_to_the_free, start),
+		cmocka_unit_test_setup(test_places_are_joined_and_parted, start),
+		cmocka_unit_test_setup(test_a_pools_chunk_stays_until_it_is_trimmed, start),
+		cmocka_unit_test_setup(test_random_frees_in_streams, start),
 		cmocka_unit_test_setup(test_who_asked_and_each_tag_have_chunks_of_their_own, start),
 		cmocka_unit_test_setup(test_a_context_is_dropped_with_all_its_chunks, start),
 		cmocka_unit_test_setup(test_sizes_that_no_memory_has, start),
