@@ -20,6 +20,7 @@
 #define BACKLOG	   128
 #define PATIENCE_S 5 /* for a process that connects and shows nothing */
 #define RETRY_US   10000
+#define SPARE	   2 /* a connection, and the descriptor of a chunk */
 
 static struct {
 	pthread_mutex_t lock;
@@ -27,7 +28,9 @@ static struct {
 	int socket;
 	uint64_t inode; /* of the socket: the application may close it, and reuse its number */
 	uint8_t cookie[LIEN_PLAIN_COOKIE];
-} offer = {.lock = PTHREAD_MUTEX_INITIALIZER, .socket = -1};
+	/* the same socket once more: kept for when the application has no descriptor left */
+	int spare[SPARE];
+} offer = {.lock = PTHREAD_MUTEX_INITIALIZER, .socket = -1, .spare = {-1, -1}};
 
 socklen_t lien_plain_socket_name(struct sockaddr_un *name, const uint8_t *cookie)
 {
@@ -62,6 +65,39 @@ int lien_plain_offered(const struct lien_plain_handle *handle)
 	       !memcmp(handle->cookie, offer.cookie, sizeof(offer.cookie));
 }
 
+/* --- descriptors that are kept ------------------------------------------------------------------
+ */
+
+static uint64_t inode_of(int fd)
+{
+	struct stat stat;
+
+	return syscall(SYS_fstat, fd, &stat) ? 0 : stat.st_ino;
+}
+
+static void make_spare(int listening)
+{
+	unsigned i;
+
+	for (i = 0; i < SPARE; i++)
+		if (offer.spare[i] < 0)
+			offer.spare[i] = fcntl(listening, F_DUPFD_CLOEXEC, FD_FLOOR);
+}
+
+/* The application may have closed them. Returns whether there were any. */
+static int close_spare(void)
+{
+	unsigned i;
+	int any = 0;
+
+	for (i = 0; i < SPARE; i++) {
+		if (offer.spare[i] >= 0 && inode_of(offer.spare[i]) == offer.inode)
+			any |= !close(offer.spare[i]);
+		offer.spare[i] = -1;
+	}
+	return any;
+}
+
 /* --- answering -------------------------------------------------------------------------------- */
 
 /* While the memory is away, the agent holds this thread at the first of these calls. */
@@ -83,6 +119,7 @@ LIEN_TRANSLATED static CUresult look_up(
 {
 	const struct lien_plain_handle *handle = &question->handle;
 	struct lien_heap_block block;
+	CUresult result;
 
 	if (memcmp(handle->magic, LIEN_PLAIN_MAGIC, sizeof(handle->magic)) ||
 		!lien_plain_offered(handle) || !lien_plain_find(handle->address, &block) ||
@@ -91,7 +128,10 @@ LIEN_TRANSLATED static CUresult look_up(
 	answer->chunk = block.chunk_id;
 	answer->chunk_bytes = block.chunk.bytes;
 	answer->offset = block.address - block.chunk.base;
-	return question->export ? export_chunk(block.chunk.base, fd) : CUDA_SUCCESS;
+	if (!question->export)
+		return CUDA_SUCCESS;
+	result = export_chunk(block.chunk.base, fd);
+	return result && close_spare() ? export_chunk(block.chunk.base, fd) : result;
 }
 
 /* Answers the next question. Returns whether there was one. */
@@ -120,11 +160,13 @@ LIEN_TRANSLATED static void answer_process(int socket)
 		answer_one(socket);
 }
 
-static uint64_t inode_of(int fd)
+static int accept_one(int listening)
 {
-	struct stat stat;
+	int socket = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
 
-	return syscall(SYS_fstat, fd, &stat) ? 0 : stat.st_ino;
+	if (socket < 0 && (errno == EMFILE || errno == ENFILE) && close_spare())
+		socket = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+	return socket;
 }
 
 /* This thread's calls are the application's: libc calls it, and the agent may hold it. */
@@ -135,7 +177,8 @@ LIEN_TRANSLATED static void *answer_all(void *arg)
 
 	prctl(PR_SET_NAME, "lien-ipc");
 	while (inode_of(listening) == inode) {
-		socket = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+		make_spare(listening);
+		socket = accept_one(listening);
 		if (socket >= 0) {
 			answer_process(socket);
 			close(socket);
@@ -143,6 +186,7 @@ LIEN_TRANSLATED static void *answer_all(void *arg)
 			usleep(RETRY_US); /* too many open files */
 		}
 	}
+	close_spare();
 	/* The next handle begins anew. */
 	__atomic_store_n(&offer.listens, 0, __ATOMIC_RELEASE);
 	return NULL;
@@ -190,10 +234,11 @@ static int listen_once(void)
 
 void lien_plain_offered_forked(void)
 {
+	close_spare();
 	if (offer.socket >= 0 && inode_of(offer.socket) == offer.inode)
 		close(offer.socket);
 	memset(&offer, 0, sizeof(offer));
-	offer.socket = -1;
+	offer.socket = offer.spare[0] = offer.spare[1] = -1;
 	pthread_mutex_init(&offer.lock, NULL);
 }
 

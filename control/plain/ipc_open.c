@@ -2,9 +2,11 @@
 /* The other side of legacy IPC: memory of another process. A chunk is mapped once, whatever number
  * of its blocks is open. */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <lien/pass_fds.h>
@@ -33,7 +35,8 @@ LIST_HEAD(chunk_list, chunk);
 LIST_HEAD(opened_list, opened);
 
 static struct {
-	pthread_mutex_t turn; /* one thread at a time opens or closes; held while it waits */
+	pthread_mutex_t
+		turn; /* one thread at a time maps, opens or closes; not while it asks an owner */
 	pthread_mutex_t lock; /* of the lists; held briefly */
 	struct chunk_list chunks;
 	struct opened_list list;
@@ -49,8 +52,11 @@ static struct {
 
 /* --- asking the owner ------------------------------------------------------------------------- */
 
+#define LOOK_MS 200 /* so often a thread that waits for an owner looks whether that still lives */
+
 static int connect_to(const struct lien_plain_handle *handle)
 {
+	const struct timeval often = {.tv_usec = LOOK_MS * 1000};
 	struct sockaddr_un name;
 	socklen_t length = lien_plain_socket_name(&name, handle->cookie);
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), err;
@@ -60,10 +66,42 @@ static int connect_to(const struct lien_plain_handle *handle)
 	do
 		err = connect(fd, (struct sockaddr *)&name, length);
 	while (err && errno == EINTR);
-	if (!err && lien_plain_same_user(fd))
+	if (!err && lien_plain_same_user(fd) &&
+		!setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &often, sizeof(often)))
 		return fd;
 	close(fd);
 	return -1;
+}
+
+/* A child that the owner made by clone() alone keeps the socket, and answers nothing. An owner in
+ * another pid namespace is taken for living. */
+static int owner_lives(int socket)
+{
+	struct ucred owner;
+	socklen_t size = sizeof(owner);
+	struct pollfd end = {.events = POLLIN};
+	int ended;
+
+	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &owner, &size) || owner.pid <= 0)
+		return 1;
+	end.fd = syscall(SYS_pidfd_open, owner.pid, 0);
+	if (end.fd < 0)
+		return errno != ESRCH;
+	ended = poll(&end, 1, 0) == 1;
+	close(end.fd);
+	return !ended;
+}
+
+/* While the memory is away, the owner answers when it is back. */
+static ssize_t receive_answer(
+	int socket, struct lien_plain_answer *answer, int *fds, unsigned *count)
+{
+	ssize_t n;
+
+	do
+		n = lien_pass_receive(socket, answer, sizeof(*answer), fds, count, 0);
+	while (n == -EAGAIN && owner_lives(socket));
+	return n;
 }
 
 /* Fills in where the block lies, and with `fd` a descriptor of its chunk. While the memory is away,
@@ -78,7 +116,7 @@ static CUresult ask_owner(int socket, const struct lien_plain_handle *handle,
 	ssize_t n = -1;
 
 	if (!lien_pass_send(socket, &part, 1, NULL, 0))
-		n = lien_pass_receive(socket, answer, sizeof(*answer), fds, &count, 0);
+		n = receive_answer(socket, answer, fds, &count);
 	if (n == sizeof(*answer) && !answer->result && count == (fd != NULL)) {
 		if (fd)
 			*fd = fds[0];
@@ -118,62 +156,42 @@ static void wait_for_end(int socket)
 {
 	char end;
 
-	while (recv(socket, &end, 1, 0) < 0 && errno == EINTR)
+	while (recv(socket, &end, 1, 0) < 0 && (errno == EINTR || errno == EAGAIN) &&
+		owner_lives(socket))
 		;
 }
 
-/* Maps a chunk that the owner answered with. */
-LIEN_TRANSLATED static CUresult import_chunk(
-	int socket, const struct lien_plain_handle *handle, struct chunk *chunk, CUdevice device)
+/* Maps a chunk that the owner answered with, in the current context. */
+LIEN_TRANSLATED static CUresult import_chunk(const struct lien_plain_handle *handle,
+	const struct lien_plain_answer *answer, int fd, struct chunk *chunk)
 {
 	CUmemGenericAllocationHandle imported;
-	struct lien_plain_answer answer;
 	CUdeviceptr at = 0;
-	CUresult result;
-	int fd;
-
-	result = ask_owner(socket, handle, &answer, &fd);
-	if (result)
-		return result;
-	chunk->number = answer.chunk;
-	chunk->range.bytes = answer.chunk_bytes;
-	memcpy(chunk->cookie, handle->cookie, sizeof(chunk->cookie));
-	result = lien_translate_cuMemImportFromShareableHandle(
-		&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	close(fd);
-	wait_for_end(socket);
-	if (result)
-		return result;
-	result = lien_plain_map(imported, answer.chunk_bytes, chunk->context, device, &at);
-	chunk->range.base = at;
-	return result;
-}
-
-/* Finds the block's chunk, or maps it. */
-LIEN_TRANSLATED static CUresult get_chunk(
-	int socket, const struct lien_plain_handle *handle, struct chunk **got, uint64_t *offset)
-{
-	struct lien_plain_answer answer;
-	struct chunk *chunk;
-	CUcontext context = NULL;
 	CUdevice device = 0;
 	CUresult result;
 
-	if (LIEN_REAL(cuCtxGetCurrent)(&context) || LIEN_REAL(cuCtxGetDevice)(&device))
+	if (LIEN_REAL(cuCtxGetCurrent)(&chunk->context) || LIEN_REAL(cuCtxGetDevice)(&device))
 		return CUDA_ERROR_INVALID_CONTEXT;
-	result = ask_owner(socket, handle, &answer, NULL);
+	result = lien_translate_cuMemImportFromShareableHandle(
+		&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	if (result)
 		return result;
-	*offset = answer.offset;
-	*got = find_chunk(handle->cookie, answer.chunk);
-	if (*got)
-		return (*got)->context == context ? CUDA_SUCCESS
-						  : lien_plain_allow((*got)->range, device);
-	chunk = calloc(1, sizeof(*chunk));
+	result = lien_plain_map(imported, answer->chunk_bytes, chunk->context, device, &at);
+	chunk->number = answer->chunk;
+	chunk->range = (struct lien_heap_range){at, answer->chunk_bytes};
+	memcpy(chunk->cookie, handle->cookie, sizeof(chunk->cookie));
+	return result;
+}
+
+LIEN_TRANSLATED static CUresult new_chunk(const struct lien_plain_handle *handle,
+	const struct lien_plain_answer *answer, int fd, struct chunk **got)
+{
+	struct chunk *chunk = calloc(1, sizeof(*chunk));
+	CUresult result;
+
 	if (!chunk)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	chunk->context = context;
-	result = import_chunk(socket, handle, chunk, device);
+	result = import_chunk(handle, answer, fd, chunk);
 	if (result) {
 		free(chunk);
 		return result;
@@ -183,6 +201,17 @@ LIEN_TRANSLATED static CUresult get_chunk(
 	pthread_mutex_unlock(&open_memory.lock);
 	*got = chunk;
 	return CUDA_SUCCESS;
+}
+
+/* The chunk is mapped. */
+LIEN_TRANSLATED static CUresult use_chunk(const struct chunk *chunk)
+{
+	CUcontext context = NULL;
+	CUdevice device = 0;
+
+	if (LIEN_REAL(cuCtxGetCurrent)(&context) || LIEN_REAL(cuCtxGetDevice)(&device))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return chunk->context == context ? CUDA_SUCCESS : lien_plain_allow(chunk->range, device);
 }
 
 static void remove_chunk(struct chunk *chunk)
@@ -206,27 +235,24 @@ LIEN_TRANSLATED static CUresult put_chunk(struct chunk *chunk)
 	return result;
 }
 
-LIEN_TRANSLATED static CUresult open_handle(
-	const struct lien_plain_handle *handle, CUdeviceptr *ptr)
+/* Opens it once more. Returns whether it is open. */
+static int open_again(const struct lien_plain_handle *handle, CUdeviceptr *ptr)
 {
 	struct opened *opened = find_handle(handle);
-	struct chunk *chunk;
-	uint64_t offset = 0;
-	CUresult result;
-	int socket;
 
-	if (opened) {
-		opened->count++;
-		*ptr = opened->address;
-		return CUDA_SUCCESS;
-	}
-	socket = connect_to(handle);
-	if (socket < 0)
-		return CUDA_ERROR_INVALID_HANDLE;
-	result = get_chunk(socket, handle, &chunk, &offset);
-	close(socket);
-	if (result)
-		return result;
+	if (!opened)
+		return 0;
+	opened->count++;
+	*ptr = opened->address;
+	return 1;
+}
+
+LIEN_TRANSLATED static CUresult open_block(const struct lien_plain_handle *handle,
+	struct chunk *chunk, uint64_t offset, CUdeviceptr *ptr)
+{
+	struct opened *opened = NULL;
+	CUresult result = CUDA_SUCCESS;
+
 	if (offset > chunk->range.bytes || handle->bytes > chunk->range.bytes - offset)
 		result = CUDA_ERROR_INVALID_HANDLE;
 	else if (!(opened = calloc(1, sizeof(*opened))))
@@ -249,11 +275,76 @@ LIEN_TRANSLATED static CUresult open_handle(
 	return CUDA_SUCCESS;
 }
 
+/* With what the owner has answered; fd -1: only where the chunk is mapped. Another thread may have
+ * opened the handle meanwhile. Returns CUDA_ERROR_NOT_FOUND: the chunk is not mapped. */
+LIEN_TRANSLATED static CUresult open_answered(const struct lien_plain_handle *handle,
+	const struct lien_plain_answer *answer, int fd, CUdeviceptr *ptr)
+{
+	struct chunk *chunk;
+	CUresult result;
+
+	pthread_mutex_lock(&open_memory.turn);
+	if (open_again(handle, ptr)) {
+		pthread_mutex_unlock(&open_memory.turn);
+		return CUDA_SUCCESS;
+	}
+	chunk = find_chunk(handle->cookie, answer->chunk);
+	if (chunk)
+		result = use_chunk(chunk);
+	else
+		result = fd < 0 ? CUDA_ERROR_NOT_FOUND : new_chunk(handle, answer, fd, &chunk);
+	if (!result)
+		result = open_block(handle, chunk, answer->offset, ptr);
+	pthread_mutex_unlock(&open_memory.turn);
+	return result;
+}
+
+LIEN_TRANSLATED static CUresult open_asking(
+	int socket, const struct lien_plain_handle *handle, CUdeviceptr *ptr)
+{
+	struct lien_plain_answer answer;
+	CUresult result;
+	int fd;
+
+	result = ask_owner(socket, handle, &answer, NULL);
+	if (!result)
+		result = open_answered(handle, &answer, -1, ptr);
+	if (result != CUDA_ERROR_NOT_FOUND)
+		return result;
+	result = ask_owner(socket, handle, &answer, &fd);
+	if (result)
+		return result;
+	result = open_answered(handle, &answer, fd, ptr);
+	close(fd);
+	wait_for_end(socket);
+	return result;
+}
+
+LIEN_TRANSLATED static CUresult open_handle(
+	const struct lien_plain_handle *handle, CUdeviceptr *ptr)
+{
+	CUresult result;
+	int socket, again;
+
+	pthread_mutex_lock(&open_memory.turn);
+	again = open_again(handle, ptr);
+	pthread_mutex_unlock(&open_memory.turn);
+	if (again)
+		return CUDA_SUCCESS;
+	socket = connect_to(handle);
+	if (socket < 0)
+		return CUDA_ERROR_INVALID_HANDLE;
+	result = open_asking(socket, handle, ptr);
+	close(socket);
+	return result;
+}
+
 LIEN_TRANSLATED CUresult lien_plain_cuIpcOpenMemHandle_v2(
 	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
 {
 	struct lien_plain_handle ours;
 	CUresult result;
+	int state;
 
 	memcpy(&ours, &handle, sizeof(ours));
 	if (!ptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ||
@@ -261,9 +352,9 @@ LIEN_TRANSLATED CUresult lien_plain_cuIpcOpenMemHandle_v2(
 		return LIEN_REAL(cuIpcOpenMemHandle_v2)(ptr, handle, flags);
 	if (lien_plain_offered(&ours))
 		return CUDA_ERROR_INVALID_CONTEXT;
-	pthread_mutex_lock(&open_memory.turn);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state); /* the driver's is no such place */
 	result = open_handle(&ours, ptr);
-	pthread_mutex_unlock(&open_memory.turn);
+	pthread_setcancelstate(state, NULL);
 	return result;
 }
 
@@ -348,12 +439,15 @@ LIEN_TRANSLATED CUresult lien_plain_cuIpcCloseMemHandle(CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
 	CUresult result;
+	int state;
 
 	if (!lien_plain_find_opened(ptr, &block) || !lien_plain_current())
 		return LIEN_REAL(cuIpcCloseMemHandle)(ptr);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
 	pthread_mutex_lock(&open_memory.turn);
 	result = close_address(ptr);
 	pthread_mutex_unlock(&open_memory.turn);
+	pthread_setcancelstate(state, NULL);
 	return result;
 }
 

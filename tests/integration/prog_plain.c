@@ -451,21 +451,65 @@ static void do_ipc_get(const uint64_t *arg)
 	printf("\n");
 }
 
-static void do_ipc_open(const uint64_t *arg)
+static CUipcMemHandle handle_of(void)
 {
 	CUipcMemHandle handle;
-	CUdeviceptr ptr = 0;
-	CUresult result;
 	unsigned i, byte;
 
-	(void)arg;
 	for (i = 0; i < sizeof(handle); i++) {
 		if (sscanf(words[0] + 2 + 2 * i, "%2x", &byte) != 1)
 			abort();
 		handle.reserved[i] = (char)byte;
 	}
-	result = cu.cuIpcOpenMemHandle_v2(&ptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	return handle;
+}
+
+static void do_ipc_open(const uint64_t *arg)
+{
+	CUdeviceptr ptr = 0;
+	CUresult result =
+		cu.cuIpcOpenMemHandle_v2(&ptr, handle_of(), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+
+	(void)arg;
 	say(result, ptr);
+}
+
+static struct {
+	pthread_t thread;
+	CUcontext context;
+	CUipcMemHandle handle;
+	CUdeviceptr ptr;
+	CUresult result;
+} opener;
+
+static void *open_there(void *unused)
+{
+	opener.result = cuCtxSetCurrent(opener.context);
+	if (!opener.result)
+		opener.result = cu.cuIpcOpenMemHandle_v2(
+			&opener.ptr, opener.handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	return unused;
+}
+
+static void do_ipc_open_begin(const uint64_t *arg)
+{
+	(void)arg;
+	opener.handle = handle_of();
+	cuCtxGetCurrent(&opener.context);
+	say(pthread_create(&opener.thread, NULL, open_there, NULL), 0);
+}
+
+static void do_ipc_open_cancel(const uint64_t *arg)
+{
+	(void)arg;
+	say(pthread_cancel(opener.thread), 0);
+}
+
+static void do_ipc_open_end(const uint64_t *arg)
+{
+	(void)arg;
+	pthread_join(opener.thread, NULL);
+	say(opener.result, opener.ptr);
 }
 
 static void do_ipc_close(const uint64_t *arg)
@@ -655,6 +699,25 @@ static void do_close_all(const uint64_t *arg)
 	say(0, syscall(SYS_close_range, 900u, 1023u, 0u) /* not the driver's */);
 }
 
+/* No descriptor is left. */
+static void do_exhaust(const uint64_t *arg)
+{
+	(void)arg;
+	while (dup(0) >= 0)
+		;
+	say(0, 0);
+}
+
+/* Leaves a child that libc knows nothing of. */
+static void do_clone_and_die(const uint64_t *arg)
+{
+	(void)arg;
+	if (!syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL))
+		for (;;)
+			pause();
+	_exit(0);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(const uint64_t *arg);
@@ -689,8 +752,11 @@ static const struct {
 	{"ipc-get", do_ipc_get, 1},				/* ADDRESS */
 	{"ipc-open", do_ipc_open, 1},				/* HANDLE */
 	{"ipc-close", do_ipc_close, 1},				/* ADDRESS */
-	{"churn", do_churn, 1},					/* CONTEXT: a thread begins */
-	{"rounds", do_rounds, 0},				/* that it made so far */
+	{"ipc-open-begin", do_ipc_open_begin, 1},		/* HANDLE: in a thread */
+	{"ipc-open-cancel", do_ipc_open_cancel, 0}, {"ipc-open-end", do_ipc_open_end, 0},
+	{"exhaust", do_exhaust, 0}, {"clone-and-die", do_clone_and_die, 0},
+	{"churn", do_churn, 1},				/* CONTEXT: a thread begins */
+	{"rounds", do_rounds, 0},			/* that it made so far */
 	{"churn-stop", do_churn_stop, 0},		/* blocks whose contents were wrong */
 	{"stream", do_stream, 0}, {"hold", do_hold, 1}, /* STREAM: its work waits */
 	{"go-on", do_go_on, 0}, {"synchronize", do_synchronize, 1}, /* STREAM */

@@ -4,6 +4,7 @@
 
 import os
 import random
+import signal
 import sys
 
 from lien_test import MIB, case, check, equal, main, wait_for
@@ -80,6 +81,34 @@ def test_ipc_of_a_process_that_closes_its_descriptors():
             ok, values = user.attempt("ipc-open", owner.handle(block))
             return ok and values[0]
         user.holds(wait_for("a handle of a new socket", opened), 2 * MIB, 9)
+
+
+@case()
+def test_ipc_with_owners_that_do_not_answer():
+    """Who opens their memory waits as long as the owner may answer, and keeps nobody else waiting."""
+    with plain_session() as session:
+        stopped, full, dead, owner, user = (Plain(session) for _ in range(5))
+        blocks = {each: each("alloc", 2 * MIB) for each in (stopped, full, dead, owner)}
+        handles = {each: each.handle(block) for each, block in blocks.items()}
+        dead.process.send("clone-and-die")
+        dead.process.popen.wait()
+        full("exhaust")
+        stopped.process.signal(signal.SIGSTOP)
+        for stop in "ipc-open-cancel", None:
+            context = user("create", 0)
+            user("ipc-open-begin", handles[stopped])
+            user("ipc-close", user("ipc-open", handles[owner]))
+            equal(user.refused("ipc-open", handles[dead]), INVALID_HANDLE, "of a process that is dead")
+            user("ipc-close", user("ipc-open", handles[full]))
+            if stop:
+                user(stop)
+                stopped.process.signal(signal.SIGCONT)
+                user("ipc-close", user("ipc-open-end"))
+                stopped.process.signal(signal.SIGSTOP)
+                user("destroy", context)
+        stopped.process.signal(signal.SIGCONT)
+        user("ipc-close", user("ipc-open-end"))
+        user("destroy", context)
 
 
 @case()
