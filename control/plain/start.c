@@ -2,6 +2,8 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
+#include <lien/sanitizer.h>
+
 #include "control/plain/memory.h"
 
 /* The linker puts a preloaded library into the program's scope, and dlopen() puts one that came
@@ -25,11 +27,18 @@ static int is_plain(CUdeviceptr address)
 	return lien_plain_find(address, &block) || lien_plain_find_opened(address, &block);
 }
 
-void lien_plain_start(void)
+static int is_off(void)
 {
 	const char *off = getenv("LIEN_PLAIN");
 
-	if ((off && *off && *off != '0') || !is_preloaded())
+	if (off && *off)
+		return *off != '0';
+	return getenv(LIEN_SANITIZER_VARIABLE) != NULL;
+}
+
+void lien_plain_start(void)
+{
+	if (is_off() || !is_preloaded())
 		return;
 	lien_plain_enable(1);
 	lien_translate_is_plain = is_plain;

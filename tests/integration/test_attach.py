@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from lien_test import LIEN, MIB, Session, alive, case, check, equal, main, wait_for
+from lien_test import LIEN, MIB, Session, alive, case, check, end_shared, equal, main, wait_for
 
 
 def early(session, count=1):
@@ -120,6 +120,7 @@ def test_attached_by_an_offload():
 @case()
 def test_started_before_there_was_an_agent():
     """Its control library waits for a driver call, and none comes: `attach` starts it."""
+    end_shared()
     with Session() as session:
         driver = session.driver()
         _, va = driver("make", 2 * MIB, 0)

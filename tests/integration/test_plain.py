@@ -441,6 +441,23 @@ def test_sanitizers():
 
 
 @case()
+def test_compute_sanitizer_checks_the_drivers_own():
+    """It sets a variable in the processes that it checks."""
+    with Session(LIEN_PLAIN="") as session:
+        session.start_agent()
+        job = Plain(session, NV_SANITIZER_INJECTION_PORT_BASE="49152")
+        job("alloc", 4 * MIB)
+        equal(stays(session, job.pid), 4 * MIB, "stays")
+        said = subprocess.run([LIEN, "run", "true"], env=session.env(NV_SANITIZER_INJECTION_PORT_BASE="49152"),
+                              capture_output=True, text=True, check=True).stderr
+        check(said.startswith("lien run: compute-sanitizer: plain memory (cudaMalloc) is left to the driver"), said)
+        tool = session.path("compute-sanitizer")
+        os.symlink("/bin/true", tool)
+        check("compute-sanitizer: plain" in subprocess.run(
+            [LIEN, "run", tool], env=session.env(), capture_output=True, text=True, check=True).stderr, "said")
+
+
+@case()
 def test_older_names():
     """What ends a context, and opens a handle, under the name that it had once."""
     with plain_session() as session:

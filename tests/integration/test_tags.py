@@ -10,6 +10,7 @@ import sys
 
 from lien_test import LIEN, MIB, ROOT, SOFTCUDA, Session, case, check, equal, main, wait_for
 from openmetrics import read as read_metrics
+from plain import POOL
 from python_program import SIZE, Job
 from users import ALICE, Shared
 
@@ -208,7 +209,7 @@ def test_freed_memory_is_given_out_again():
         job("call('cuMemFreeAsync', number(%d), None)" % first)
         second = job("tagged('b', stream_ordered, 1 << 21)")
         check(second != first, "with another tag")
-        equal(by_tag(session)["b"], (1 << 21, 0), "by tag")
+        equal(by_tag(session)["b"], (POOL, 0), "by tag")
 
 
 @case()

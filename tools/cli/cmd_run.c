@@ -3,11 +3,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+#include <lien/sanitizer.h>
 
 #include "tools/cli/commands.h"
 #include "tools/cli/options.h"
 #include "tools/cli/preload.h"
+#include "tools/text/complain.h"
 
 static const char *const examples[] = {"lien run -- torchrun --nproc-per-node 2 train.py",
 	"every rank can be told to offload",
@@ -28,8 +32,18 @@ static const struct lien_usage usage = {
 	.examples = examples,
 };
 
+/* Does compute-sanitizer check the program, or is it the program? */
+static bool is_checked(const char *program)
+{
+	const char *slash = strrchr(program, '/');
+
+	return getenv(LIEN_SANITIZER_VARIABLE) ||
+	       !strcmp(slash ? slash + 1 : program, LIEN_SANITIZER);
+}
+
 int lien_cmd_run(int argc, char **argv)
 {
+	const char *set = getenv("LIEN_PLAIN");
 	bool plain = false, saver = false;
 	const struct lien_option options[] = {
 		{"plain", LIEN_OPTION_FLAG, &plain, NULL,
@@ -43,6 +57,10 @@ int lien_cmd_run(int argc, char **argv)
 		return code;
 	if (plain)
 		unsetenv("LIEN_PLAIN");
+	else if (!(set && *set) && is_checked(argv[0]))
+		lien_complain(usage.command, LIEN_SANITIZER
+			": plain memory (cudaMalloc) is left to the driver, as with --plain, so "
+			"that accesses beyond small allocations are found; it stays on the GPU");
 	if (lien_preload_set(usage.command, argv[0], plain, saver))
 		return LIEN_EXIT_FAILURE;
 	execvp(argv[0], argv);
