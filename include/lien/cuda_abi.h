@@ -337,6 +337,8 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *ptr, unsigned i
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
 CUresult cuPointerGetAttributes(
 	unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr);
+CUresult cuPointerSetAttribute(
+	const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr);
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size,
 	CUmemRangeHandleType type, unsigned long long flags);
