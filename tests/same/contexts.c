@@ -2,7 +2,6 @@
 /* Contexts, and each thread's stack of them. */
 #include "same.h"
 
-#define MADE_MAX  4
 #define DEPTH_MAX 6
 
 /* One time in 20 one that is no device. */
@@ -17,7 +16,7 @@ static void create(void)
 	CUcontext handle = NULL;
 	CUresult result;
 
-	if (contexts_made() >= MADE_MAX || current_depth() >= DEPTH_MAX)
+	if (contexts_made() >= contexts_max || current_depth() >= DEPTH_MAX)
 		return;
 	switch (below(3)) {
 	case 0: {
@@ -44,6 +43,23 @@ static void create(void)
 	say(" %s", context_name(handle));
 }
 
+/* What was freed in streams of the context is given back before it ends. */
+static void settle(CUcontext context)
+{
+	__typeof__(&cuDeviceGetDefaultMemPool) pool_of = names_find("cuDeviceGetDefaultMemPool");
+	__typeof__(&cuCtxSynchronize_v2) wait = names_find("cuCtxSynchronize_v2");
+	__typeof__(&cuMemPoolTrimTo) trim = names_find("cuMemPoolTrimTo");
+	CUmemoryPool pool;
+
+	if (!known("an event of a context that has ended is destroyed when it is another one"))
+		return;
+	if (wait)
+		wait(context);
+	for (int device = 0; device < devices; device++)
+		if (!pool_of(&pool, device))
+			trim(pool, 0);
+}
+
 /* No capture is left half in a context that goes. */
 static void destroy(void)
 {
@@ -54,6 +70,7 @@ static void destroy(void)
 	LOOK_UP(call, cuCtxDestroy_v2, "cuCtxDestroy");
 	say("(%s)", context_name(context->handle));
 	ipc_close(NULL);
+	settle(context->handle);
 	if (say_result(call(context->handle)))
 		return;
 	if (current() == context)
@@ -82,18 +99,27 @@ static void primary_gone(int device)
 	pools_lose(device);
 }
 
+/* Programs whose memory is moved have primary contexts only, which do not end. */
+static bool lasts(int device)
+{
+	return known("the agent does not see that a primary context ends") && !contexts_max &&
+	       device < devices && primary[device].retained < 2;
+}
+
 /* More often than it was retained, too: that is an error. */
 static void release(void)
 {
 	int device = device_any();
 
-	if (capture.stream || !streams_rest())
+	if (capture.stream || lasts(device) || !streams_rest())
 		return;
 	if (device < devices && primary[device].retained == 1 && !one_in(4))
 		return;
 	LOOK_UP(call, cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease");
 	say("(%d)", device);
 	ipc_close(NULL);
+	if (device < devices && primary[device].alive)
+		settle(primary[device].handle);
 	if (!say_result(call(device)) && !--primary[device].retained)
 		primary_gone(device);
 }
@@ -102,11 +128,15 @@ static void reset(void)
 {
 	int device = device_any();
 
-	if (capture.stream || !streams_rest() || !one_in(4))
+	if (capture.stream || !one_in(4) || !streams_rest())
+		return;
+	if (known("the agent does not see that a primary context ends") && !contexts_max)
 		return;
 	LOOK_UP(call, cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset");
 	say("(%d)", device);
 	ipc_close(NULL);
+	if (device < devices && primary[device].alive)
+		settle(primary[device].handle);
 	if (!say_result(call(device)))
 		primary_gone(device);
 }
@@ -130,6 +160,15 @@ static void set(void)
 	say("(%s)", context_name(context ? context->handle : NULL));
 	if (!say_result(call(context ? context->handle : NULL)))
 		current_set(context);
+}
+
+/* The thread has none: most calls would only say so. */
+void context_enter(void)
+{
+	if (context_any())
+		set();
+	else
+		retain();
 }
 
 static void get(void)

@@ -26,7 +26,10 @@ static void get(void)
 
 	LOOK_UP(call, cuIpcGetMemHandle);
 	say("(");
-	va = address_any(ON_DEVICE, &block);
+	if (known("what was freed is the control library's own by now"))
+		va = address_whole(ON_DEVICE, &block);
+	else
+		va = address_any(ON_DEVICE, &block);
 	say(")");
 	if (!say_result(call(&handle, va)) && block)
 		*at = (struct handle){true, handle, block, block->number};

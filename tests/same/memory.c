@@ -75,6 +75,8 @@ static void free_block(void)
 		return;
 	if (known("memory of a pool is not freed without a context") && !current())
 		kinds &= ~ASYNC;
+	if (known("what was freed is the control library's own by now"))
+		kinds |= NOT_FREED;
 	LOOK_UP(call, cuMemFree_v2);
 	say("(");
 	if (known("captures are not looked at for an address inside") && capture.stream)
@@ -145,7 +147,11 @@ static void host_register(void)
 			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (pieces == MAP_FAILED)
 		abort();
-	LOOK_UP(call, cuMemHostRegister_v2, "cuMemHostRegister");
+	__auto_type call = known("the agent does not see cuMemHostRegister")
+				   ? FN(cuMemHostRegister_v2)
+				   : FN(cuMemHostRegister_v2, "cuMemHostRegister");
+	if (!call)
+		return;
 	say("(piece %u, %u)", piece, flags);
 	if (say_result(call(pieces + piece * PIECE_BYTES, PIECE_BYTES, flags)))
 		return;

@@ -16,6 +16,7 @@
 
 struct context primary[DEVICES];
 bool address_was_freed;
+enum kind address_kind;
 
 static struct context made[CONTEXTS];
 static unsigned made_count;
@@ -162,7 +163,8 @@ struct pool *pool_add(CUmemoryPool handle, int device, bool is_default)
 		i++;
 	if (i == POOLS)
 		abort();
-	pools[i] = (struct pool){is_default ? 0 : ++number, handle, device, is_default, true, device_lost[device]};
+	pools[i] = (struct pool){
+		is_default ? 0 : ++number, handle, device, is_default, true, device_lost[device]};
 	return &pools[i];
 }
 
@@ -338,7 +340,11 @@ CUdeviceptr address_any(unsigned kinds, struct block **of)
 
 	*of = NULL;
 	address_was_freed = false;
-	block = draw < 2 ? block_freed() : block_any(kinds);
+	address_kind = 0;
+	block = draw < 2 && !(kinds & NOT_FREED) ? block_freed() : block_any(kinds);
+	draw = kinds & NOT_FREED && draw < 2 ? 19 : draw;
+	if (block && block->live)
+		address_kind = block->kind;
 	if (block && draw >= 7) {
 		*of = block;
 		say("a%u", block->number);

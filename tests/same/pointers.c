@@ -47,6 +47,9 @@ static void say_value(int attribute, uint64_t value)
 		say(" %s", pool_name((CUmemoryPool)(uintptr_t)value));
 		break;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+		if (known("virtual memory has another number after a restore") &&
+			address_kind == VIRTUAL)
+			break;
 		say(" b%u", value ? buffer_name(value) : 0);
 		break;
 	default:

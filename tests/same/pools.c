@@ -63,15 +63,18 @@ static void alloc_from(void)
 
 static void free_async(void)
 {
+	unsigned kinds = one_in(8) ? PLAIN | PITCH | ASYNC : ASYNC;
 	struct stream stream = stream_any();
 	struct block *block;
 	CUdeviceptr va;
 
 	if (!streams_rest())
 		return;
+	if (known("what was freed is the control library's own by now"))
+		kinds |= NOT_FREED;
 	LOOK_UP(call, cuMemFreeAsync, "cuMemFreeAsync_ptsz");
 	say("(%s, ", stream_name(&stream));
-	va = address_any(one_in(8) ? PLAIN | PITCH | ASYNC : ASYNC, &block);
+	va = address_any(kinds, &block);
 	say(")");
 	ipc_close(block);
 	if (say_result(call(va, stream.handle)) || address_was_freed)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * prog_same SEED STEPS [DEVICES]: a random program of driver calls, and a log of what it saw
- * (same.h). The log goes to the file that SAME_LOG names, else to the output. With SAME_PAUSE=1 it
- * prints "pause" at some steps and goes on when it has read a line. It needs libc only: libcuda it
+ * prog_same SEED STEPS [DEVICES [CONTEXTS]]: a random program of driver calls, and a log of what it
+ * saw (same.h). CONTEXTS: how many besides the primary ones it may have at a time. The log goes to
+ * the file that SAME_LOG names, else to the output. With SAME_PAUSE=1 it prints "pause" at some
+ * steps ("all": behind each) and goes on when it has read a line. It needs libc only: libcuda it
  * opens itself.
  */
 #include <pthread.h>
@@ -17,6 +18,7 @@
 
 unsigned thread_now;
 int devices = DEVICES;
+unsigned contexts_max = 4;
 
 static uint64_t state;
 static FILE *out;
@@ -64,7 +66,7 @@ bool known(const char *defect)
 
 /* --- steps --- */
 
-static const struct op *const subjects[] = {memory_ops, copy_ops, context_ops, stream_ops,
+static const struct op *const subjects[] = {memory_ops, copy_ops, row_ops, context_ops, stream_ops,
 	capture_ops, pool_ops, pointer_ops, ipc_ops, virtual_ops};
 
 static const struct op *op_any(void)
@@ -88,13 +90,14 @@ static const struct op *op_any(void)
 /* Nothing else is printed. */
 static void pause_maybe(void)
 {
-	static int wanted = -1;
+	const char *wanted = getenv("SAME_PAUSE");
+	bool now = one_in(PAUSES);
 	char answer[64];
 
-	if (wanted < 0)
-		wanted = getenv("SAME_PAUSE") && !strcmp(getenv("SAME_PAUSE"), "1");
+	if (wanted && !strcmp(wanted, "all"))
+		now = true;
 	/* An offload waits for the end of a capture. */
-	if (!one_in(PAUSES) || capture.stream || !wanted)
+	if (!now || capture.stream || !wanted)
 		return;
 	puts("pause");
 	fflush(stdout);
@@ -104,9 +107,10 @@ static void pause_maybe(void)
 
 static void step(void)
 {
-	do
+	if (!current() && one_in(4))
+		context_enter();
+	while (!line_at) /* there was nothing for it */
 		op_any()->make();
-	while (!line_at); /* there was nothing for it */
 }
 
 /* --- threads, which take turns --- */
@@ -182,13 +186,15 @@ int main(int argc, char **argv)
 	if (argc == 3 && !strcmp(argv[1], "peer"))
 		return peer_main(atoi(argv[2]));
 	if (argc < 3) {
-		fprintf(stderr, "usage: prog_same SEED STEPS [DEVICES]\n");
+		fprintf(stderr, "usage: prog_same SEED STEPS [DEVICES [CONTEXTS]]\n");
 		return 2;
 	}
 	state = strtoull(argv[1], NULL, 0);
 	steps = strtoul(argv[2], NULL, 0);
 	if (argc > 3 && atoi(argv[3]) < DEVICES)
 		devices = atoi(argv[3]);
+	if (argc > 4)
+		contexts_max = atoi(argv[4]);
 	peer_start(one_in(2));
 	open_log();
 	names_open(state);

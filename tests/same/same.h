@@ -36,6 +36,7 @@ bool one_in(unsigned n);
 
 extern unsigned thread_now; /* whose turn it is */
 extern int devices;
+extern unsigned contexts_max; /* besides the primary ones */
 
 /* Adds to the line of the step that is made. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -104,6 +105,7 @@ enum kind {
 	REGISTERED = 32,
 	VIRTUAL = 64,
 };
+#define NOT_FREED 128 /* for address_any(): none that was freed */
 #define ON_DEVICE (PLAIN | PITCH | MANAGED | ASYNC | VIRTUAL)
 
 struct block {
@@ -136,7 +138,7 @@ const char *context_name(CUcontext handle);
 
 /* What each thread has on its stack, as far as we know. */
 struct context *current(void); /* NULL: none, or not one that is alive */
-bool current_is_gone(void);	/* there is one, that is not alive */
+bool current_is_gone(void);    /* there is one, that is not alive */
 void current_push(struct context *context);
 void current_pop(void);
 void current_set(struct context *context);
@@ -190,13 +192,17 @@ struct op {
 	unsigned weight;
 };
 
-extern const struct op memory_ops[], copy_ops[], context_ops[], stream_ops[], capture_ops[],
-	pool_ops[], pointer_ops[], ipc_ops[], virtual_ops[];
+/* contexts.c: makes a context current. */
+void context_enter(void);
+
+extern const struct op memory_ops[], copy_ops[], row_ops[], context_ops[], stream_ops[],
+	capture_ops[], pool_ops[], pointer_ops[], ipc_ops[], virtual_ops[];
 
 /* An address for a call that asks or frees: a block's, within, freed, of the host, none. Sets *of
  * where the address is the beginning of a live block. It says its name. address_was_freed: it is
  * one of memory that has been freed. */
 extern bool address_was_freed;
+extern enum kind address_kind; /* 0: no live block's */
 CUdeviceptr address_any(unsigned kinds, struct block **of);
 /* The same, or none: nothing inside of a block. */
 CUdeviceptr address_whole(unsigned kinds, struct block **of);

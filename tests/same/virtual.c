@@ -121,7 +121,10 @@ static void access_of(void)
 	}
 	LOOK_UP(call, cuMemSetAccess);
 	say("(%d, ", access.location.id);
-	va = address_any(one_in(4) ? ON_DEVICE : VIRTUAL, &block);
+	if (known("access to memory of a pool can be given"))
+		va = address_any((one_in(4) ? PLAIN | PITCH : VIRTUAL) | NOT_FREED, &block);
+	else
+		va = address_any((one_in(4) ? ON_DEVICE : VIRTUAL) | NOT_FREED, &block);
 	say(")");
 	say_result(call(va, block ? block->size : 2 * MIB, &access, 1));
 }
@@ -138,8 +141,8 @@ static void address_free(void)
 	say_result(call(va, block ? block->size : 2 * MIB));
 }
 
-/* Not where an address has to be a multiple of a page by chance, and not memory of a pool (plain.md,
- * "Limits"). */
+/* Not where an address has to be a multiple of a page by chance, and not memory of a pool
+ * (plain.md, "Limits"). */
 static void range_handle(void)
 {
 	struct block *block = block_any(PLAIN | PITCH | VIRTUAL);
