@@ -7,7 +7,8 @@ import json
 import random
 
 from lien_test import LIEN, SEED, Session, case, check, main, program
-from same import Difference, compare, lines_of
+
+from lien_shared.same import REFUSED, Difference, compare, lines_of
 
 STEPS = 600
 
@@ -42,10 +43,6 @@ class Same:
         except Difference as difference:
             return ["%s, prog_same %s\n%s" % (name, " ".join(self.argv[1:]), difference)]
         return []
-
-
-# A program without a primary context on any device that reaches some memory keeps it all.
-REFUSED = ("no device that may reach it has a primary context", "has a CUDA context besides the primary one")
 
 
 class Moves:

@@ -4,6 +4,8 @@
 import os
 import re
 
+# Why an offload may be refused: a program without a primary context on any device that reaches some memory keeps it.
+REFUSED = ("no device that may reach it has a primary context", "has a CUDA context besides the primary one")
 BEFORE = 10  # lines that are shown before a difference
 
 # What differs on purpose: a line that matches is compared after this was cut out of it. Reasons: what
