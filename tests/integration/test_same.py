@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Programs see the same under `lien run` as without it: random ones (tests/same/), natively, under `lien run`,
-beside an agent, and with their memory away and back in between. Results and visible values are compared line by line."""
+"""Programs see the same under `lien run` as without it: random ones (tests/same/), natively, under `lien run`, beside an
+agent, and with their memory away and back in between. Results and visible values are compared line by line."""
 
 import json
 import random

@@ -4,8 +4,10 @@
 import os
 import re
 
-# Why an offload may be refused: a program without a primary context on any device that reaches some memory keeps it.
-REFUSED = ("no device that may reach it has a primary context", "has a CUDA context besides the primary one")
+# Why an offload may be refused: memory that only contexts of cuCtxCreate reach is not moved; nor is what the other
+# process has opened, if it has made no call since it was seen.
+REFUSED = ("no device that may reach it has a primary context", "has a CUDA context besides the primary one",
+           "its control thread does not run yet")
 BEFORE = 10  # lines that are shown before a difference
 
 # What differs on purpose: the call, what it answers natively, what under lien, and the reason, of which
