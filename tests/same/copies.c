@@ -96,7 +96,7 @@ static void read_now(void)
 
 static void write_later(void)
 {
-	struct stream stream = stream_any();
+	struct stream stream = stream_to_work();
 	struct block *block;
 	size_t offset, bytes;
 
@@ -111,7 +111,7 @@ static void write_later(void)
 
 static void read_later(void)
 {
-	struct stream stream = stream_any();
+	struct stream stream = stream_to_work();
 	struct block *block, *pinned = block_any(HOST | REGISTERED);
 	size_t offset, bytes;
 
@@ -180,7 +180,7 @@ static void copy_now(void)
 
 static void copy_later(void)
 {
-	struct stream stream = stream_any();
+	struct stream stream = stream_to_work();
 	CUdeviceptr to, from;
 	CUresult result;
 	size_t bytes;
@@ -236,7 +236,7 @@ static void set_now(void)
 
 static void set_later(void)
 {
-	struct stream stream = stream_any();
+	struct stream stream = stream_to_work();
 	unsigned value = below(256);
 	struct block *block;
 	size_t offset, bytes;

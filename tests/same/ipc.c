@@ -80,6 +80,9 @@ static void peer_open(void)
 
 	if (!handle->have || slots[slot].block || !streams_rest())
 		return;
+	if (known("what is open for one device is not for another one") && stands(handle) &&
+		handle->block->opens)
+		return;
 	say("other: cuIpcOpenMemHandle(a%u's%s, %d) %u", handle->number,
 		stands(handle) ? "" : ", which is freed", request.device, slot);
 	answer = peer_ask(&request);

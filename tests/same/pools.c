@@ -31,7 +31,7 @@ static void allocated(
 static void alloc(void)
 {
 	bool captured, null = one_in(50);
-	struct stream stream = stream_any();
+	struct stream stream = stream_to_work();
 	size_t size = size_any();
 	CUdeviceptr va = 0;
 
@@ -46,7 +46,7 @@ static void alloc(void)
 
 static void alloc_from(void)
 {
-	struct stream stream = stream_any();
+	struct stream stream = stream_to_work();
 	struct pool *pool = pool_any(false);
 	size_t size = size_any();
 	CUdeviceptr va = 0;
@@ -64,7 +64,7 @@ static void alloc_from(void)
 static void free_async(void)
 {
 	unsigned kinds = one_in(8) ? PLAIN | PITCH | ASYNC : ASYNC;
-	struct stream stream = stream_any();
+	struct stream stream = stream_to_work();
 	struct block *block;
 	CUdeviceptr va;
 

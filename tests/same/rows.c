@@ -61,7 +61,7 @@ static void copy_now(void)
 
 static void copy_later(void)
 {
-	struct stream stream = stream_any();
+	struct stream stream = stream_to_work();
 	CUDA_MEMCPY2D rows;
 
 	if (!block_any(ON_DEVICE) || !streams_rest())
@@ -84,7 +84,7 @@ static struct context *context_of(const struct block *block)
 
 static void between(void)
 {
-	struct stream stream = stream_any();
+	struct stream stream = stream_to_work();
 	struct block *to, *from;
 	size_t at, offset, bytes, room;
 	CUresult result;

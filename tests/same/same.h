@@ -146,8 +146,9 @@ unsigned current_depth(void);
 int current_device(void); /* of the current context, or 0 */
 
 struct stream *stream_add(CUstream handle, struct context *context);
-struct stream *stream_made(void); /* one of the table; NULL: none */
-struct stream stream_any(void);	  /* that one, or a default stream */
+struct stream *stream_made(void);   /* one of the table; NULL: none */
+struct stream stream_any(void);	    /* that one, or a default stream */
+struct stream stream_to_work(void); /* for what is not done when the call returns */
 void stream_gone(struct stream *stream);
 const char *stream_name(const struct stream *stream);
 /* Work has been put there: waits for it, or notes it. */

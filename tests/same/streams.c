@@ -59,6 +59,14 @@ struct stream stream_any(void)
 	return stream ? *stream : (struct stream){.handle = ANY(defaults)};
 }
 
+/* What is put into a default stream is waited for at once, which a capture may forbid. */
+struct stream stream_to_work(void)
+{
+	struct stream stream = stream_any();
+
+	return capture.stream && !stream.number ? *capture.stream : stream;
+}
+
 /* NULL: those whose context is gone. */
 void stream_gone(struct stream *stream)
 {
@@ -241,7 +249,7 @@ static void host_function(void *data)
 static void launch_host(void)
 {
 	static unsigned calls;
-	struct stream stream = stream_any();
+	struct stream stream = stream_to_work();
 
 	if (!streams_rest())
 		return;
