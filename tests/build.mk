@@ -137,6 +137,9 @@ MAKE_RECORDING	   := $(TESTS)/integration/make_recording
 SOFTIBVERBS	   := $(addprefix $(TESTS)/integration/, libibverbs.so.1 libmlx5.so.1 libgdrapi.so.2)
 SLOW_DISK	   := $(TESTS)/integration/slow_disk.so
 
+# Calls the driver by names that it looks up itself, and needs libc only: it also runs on machines with GPUs.
+SAME		   := $(TESTS)/integration/prog_same
+
 PROG_SRCS_prog_train := $(addprefix tests/integration/, train_plan.c train_work.c)
 PROG_SRCS_prog_driver := $(addprefix tests/integration/, driver_context.c driver_memory.c driver_pool.c \
 	driver_process.c driver_verbs.c)
@@ -241,6 +244,11 @@ $(TESTS)/integration/$(1): $(BUILD)/obj/tests/integration/$(1).o \
 endef
 $(foreach name,$(PROG_NAMES),$(eval $(call integration_prog,$(name))))
 
+$(SAME): $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/same/*.c)))
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -pthread -o $@ $^ $(LDFLAGS) -ldl
+
 include tests/fuzz/build.mk
 
 # --- targets -------------------------------------------------------------------------------------
@@ -263,7 +271,7 @@ KERNEL_DEPS	 = $(Q)tools/deps.sh $(KERNEL_PACKAGES) || echo "check-kernels canno
 .PHONY: chaos chaos-nodes check-fast check-long unit-tests asan-tests integration-tests check-unit check-asan check-valgrind check-kernels
 unit-tests: $(UNIT_TESTS)
 integration-tests: all $(BUILD)/lien-without-join $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(SLOW_DISK) $(HOSTILE) $(SYNCNCCL) $(OLDNCCL) \
-	$(NEXTCUDA) $(LATE) $(PROGS) $(EVENT_LAYOUT)
+	$(NEXTCUDA) $(LATE) $(PROGS) $(SAME) $(EVENT_LAYOUT)
 asan-tests: $(BUILD)/trace.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)
 	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $^ $(ASAN_BUILD)/

@@ -58,6 +58,7 @@ int main(int argc, char **argv)
 	failed += share_tests();
 	failed += stream_tests();
 	failed += work_tests();
+	failed += row_tests();
 	failed += alloc_tests();
 	failed += pool_tests();
 	failed += peer_tests();

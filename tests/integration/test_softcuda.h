@@ -98,6 +98,7 @@ int load_tests(void);
 int share_tests(void);
 int stream_tests(void);
 int work_tests(void);
+int row_tests(void);
 int alloc_tests(void);
 int pool_tests(void);
 int peer_tests(void);

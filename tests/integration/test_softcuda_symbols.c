@@ -25,11 +25,30 @@ static void test_proc_address(void **state)
 		"cuMulticastUnbind"};
 	static const char *const second[] = {"cuMemAlloc", "cuMemFree", "cuMemGetInfo",
 		"cuMemcpyDtoH", "cuMemcpyHtoDAsync", "cuMemHostRegister", "cuCtxPushCurrent",
-		"cuStreamBeginCapture", "cuMemGetAddressRange", "cuGetProcAddress",
-		"cuCtxSynchronize", "cuMemAllocPitch", "cuMemAllocHost", "cuIpcOpenMemHandle",
-		"cuDeviceGetUuid", "cuMemHostGetDevicePointer"};
+		"cuCtxPopCurrent", "cuStreamDestroy", "cuEventDestroy", "cuMemcpy2D",
+		"cuMemcpy2DUnaligned", "cuMemcpy2DAsync", "cuStreamBeginCapture",
+		"cuMemGetAddressRange", "cuGetProcAddress", "cuCtxSynchronize", "cuMemAllocPitch",
+		"cuMemAllocHost", "cuIpcOpenMemHandle", "cuDeviceGetUuid",
+		"cuMemHostGetDevicePointer"};
 	static const char *const per_thread[] = {"cuMemAllocAsync", "cuMemAllocFromPoolAsync",
-		"cuMemFreeAsync", "cuStreamEndCapture", "cuStreamBeginCaptureToGraph"};
+		"cuMemFreeAsync", "cuStreamEndCapture", "cuStreamBeginCaptureToGraph",
+		"cuMemcpyAsync", "cuMemsetD8Async", "cuMemsetD32Async", "cuMemcpyPeerAsync",
+		"cuStreamSynchronize", "cuStreamGetCtx", "cuStreamQuery", "cuStreamWaitEvent",
+		"cuLaunchHostFunc", "cuStreamIsCapturing", "cuEventRecord"};
+	/* Functions that wait, and those of which only the second version is there. */
+	static const char *const variants[][2] = {{"cuMemcpy", "cuMemcpy_ptds"},
+		{"cuMemcpyPeer", "cuMemcpyPeer_ptds"}, {"cuMemsetD8", "cuMemsetD8_v2_ptds"},
+		{"cuMemsetD32", "cuMemsetD32_v2_ptds"}, {"cuMemcpyHtoD", "cuMemcpyHtoD_v2_ptds"},
+		{"cuMemcpyDtoH", "cuMemcpyDtoH_v2_ptds"}, {"cuMemcpyDtoD", "cuMemcpyDtoD_v2_ptds"},
+		{"cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2_ptsz"},
+		{"cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2_ptsz"},
+		{"cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2_ptsz"},
+		{"cuMemcpy2D", "cuMemcpy2D_v2_ptds"},
+		{"cuMemcpy2DUnaligned", "cuMemcpy2DUnaligned_v2_ptds"},
+		{"cuMemcpy2DAsync", "cuMemcpy2DAsync_v2_ptsz"}};
+	/* Older versions, known by their names alone. */
+	static const char *const older[] = {"cuCtxPushCurrent", "cuCtxPopCurrent",
+		"cuStreamDestroy", "cuEventDestroy", "cuMemHostRegister", "cuCtxDestroy"};
 	CUdriverProcAddressQueryResult status;
 	char symbol[64];
 	void *pfn;
@@ -57,6 +76,14 @@ static void test_proc_address(void **state)
 		assert_non_null(pfn);
 		assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, symbol));
 	}
+	for (size_t i = 0; i < COUNT(variants); i++) {
+		OK(cuGetProcAddress_v2(variants[i][0], &pfn, 13000,
+			CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, NULL));
+		assert_non_null(pfn);
+		assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, variants[i][1]));
+	}
+	for (size_t i = 0; i < COUNT(older); i++)
+		assert_non_null(dlsym(RTLD_DEFAULT, older[i]));
 	OK(cuGetProcAddress_v2("cuDeviceGetUuid", &pfn, 11000, 0, NULL));
 	assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, "cuDeviceGetUuid"));
 	OK(cuGetProcAddress("cuGetProcAddress", &pfn, 11080, 0));

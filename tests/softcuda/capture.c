@@ -268,12 +268,11 @@ SOFT_EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 	return end_locked(stream, graph);
 }
 
-SOFT_EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
+static CUresult is_capturing(CUstream handle, CUstreamCaptureStatus *status)
 {
 	CUstream stream;
 	CUresult result;
 
-	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!status)
@@ -287,6 +286,18 @@ SOFT_EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus 
 						  : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
 	pthread_mutex_unlock(&soft.objects);
 	return result;
+}
+
+SOFT_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+	SOFT_FAULT();
+	return is_capturing(stream, status);
+}
+
+SOFT_EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status)
+{
+	SOFT_FAULT();
+	return is_capturing(stream, status);
 }
 
 SOFT_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)

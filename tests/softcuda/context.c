@@ -278,9 +278,8 @@ SOFT_EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 	return CUDA_SUCCESS;
 }
 
-SOFT_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
+static CUresult push_current(CUcontext context)
 {
-	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!alive(context))
@@ -288,9 +287,20 @@ SOFT_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
 	return push(context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-SOFT_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
+SOFT_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
 	SOFT_FAULT();
+	return push_current(context);
+}
+
+SOFT_EXPORT CUresult cuCtxPushCurrent(CUcontext context)
+{
+	SOFT_FAULT();
+	return push_current(context);
+}
+
+static CUresult pop_current(CUcontext *context)
+{
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!stack.depth)
@@ -299,6 +309,18 @@ SOFT_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
 	if (context)
 		*context = stack.context[stack.depth];
 	return CUDA_SUCCESS;
+}
+
+SOFT_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+	SOFT_FAULT();
+	return pop_current(context);
+}
+
+SOFT_EXPORT CUresult cuCtxPopCurrent(CUcontext *context)
+{
+	SOFT_FAULT();
+	return pop_current(context);
 }
 
 static CUresult context_device(CUdevice *device, CUcontext context)

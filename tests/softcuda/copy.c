@@ -50,25 +50,13 @@ static bool host_span_ok(uintptr_t base, size_t bytes, int device, int way)
 	       device_span_ok(base, bytes, SOFT_MAX_DEVICES, way); /* the CPU's access */
 }
 
-enum side {
-	DEVICE_SIDE,
-	HOST_SIDE,
-	ANY_SIDE,
-};
-
-struct copy {
-	uintptr_t dst, src;
-	enum side dst_side, src_side;
-	size_t bytes;
-};
-
-static bool side_ok(enum side side, uintptr_t base, size_t bytes, int device, int way)
+static bool side_ok(enum soft_side side, uintptr_t base, size_t bytes, int device, int way)
 {
-	return side == DEVICE_SIDE ? device_span_ok(base, bytes, device, way)
-				   : host_span_ok(base, bytes, device, way);
+	return side == SOFT_DEVICE_SIDE ? device_span_ok(base, bytes, device, way)
+					: host_span_ok(base, bytes, device, way);
 }
 
-static CUresult enter_sync(CUcontext *context)
+CUresult soft_copy_enter(CUcontext *context)
 {
 	CUresult result;
 
@@ -92,7 +80,7 @@ static CUresult enter_async(CUcontext *context, CUstream stream, bool *execute)
 	return result ? result : soft_stream_submit(stream, execute);
 }
 
-static CUresult copy_now(const struct copy *copy, int device, bool execute)
+CUresult soft_copy_now(const struct soft_copy *copy, int device, bool execute)
 {
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
@@ -109,17 +97,17 @@ static CUresult copy_now(const struct copy *copy, int device, bool execute)
 	return result;
 }
 
-static CUresult copy_sync(const struct copy *copy)
+static CUresult copy_sync(const struct soft_copy *copy)
 {
 	CUcontext context;
-	CUresult result = enter_sync(&context);
+	CUresult result = soft_copy_enter(&context);
 
-	return result ? result : copy_now(copy, context->device, true);
+	return result ? result : soft_copy_now(copy, context->device, true);
 }
 
 /* A copy or a fill that waits for its turn. */
 struct later {
-	struct copy copy;
+	struct soft_copy copy;
 	uint32_t value;
 	size_t width, count; /* of a fill; width is 0 for copies */
 	int device;
@@ -137,7 +125,7 @@ static void later_run(void *arg)
 	free(arg);
 	result = later.width ? fill(later.copy.dst, later.value, later.width, later.count,
 				       later.device, true)
-			     : copy_now(&later.copy, later.device, true);
+			     : soft_copy_now(&later.copy, later.device, true);
 	if (!result)
 		return;
 	fprintf(stderr, "softcuda: GPU fault: memory of a copy in a stream is gone: %#lx, %#lx\n",
@@ -174,7 +162,7 @@ static bool pinned(uintptr_t address)
 }
 
 /* Must the stream be waited for? Then it has been where the memory is not pinned. */
-static bool wait_turn(const struct copy *copy, CUcontext context, CUstream stream)
+static bool wait_turn(const struct soft_copy *copy, CUcontext context, CUstream stream)
 {
 	if (!soft_work_pending(stream, context))
 		return false;
@@ -184,73 +172,125 @@ static bool wait_turn(const struct copy *copy, CUcontext context, CUstream strea
 	return false;
 }
 
-static CUresult copy_async(const struct copy *copy, CUstream stream)
+static CUresult copy_async(const struct soft_copy *copy, CUstream stream)
 {
 	bool execute = true, waits;
 	CUcontext context;
 	CUresult result = enter_async(&context, stream, &execute);
 
 	if (!result)
-		result = copy_now(copy, context->device, false);
+		result = soft_copy_now(copy, context->device, false);
 	if (result || !execute || !copy->bytes)
 		return result;
 	waits = wait_turn(copy, context, stream);
 	if (!waits)
-		return copy_now(copy, context->device, true);
+		return soft_copy_now(copy, context->device, true);
 	return later_add(
 		&(struct later){.copy = *copy, .device = context->device}, context, stream);
 }
 
-#define COPY(d, ds, s, ss, n) (&(struct copy){(uintptr_t)(d), (uintptr_t)(s), ds, ss, n})
+#define COPY(d, ds, s, ss, n) (&(struct soft_copy){(uintptr_t)(d), (uintptr_t)(s), ds, ss, n})
 
 SOFT_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t bytes)
 {
 	SOFT_FAULT();
-	return copy_sync(COPY(dst, DEVICE_SIDE, src, HOST_SIDE, bytes));
+	return copy_sync(COPY(dst, SOFT_DEVICE_SIDE, src, SOFT_HOST_SIDE, bytes));
+}
+
+SOFT_EXPORT CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dst, const void *src, size_t bytes)
+{
+	SOFT_FAULT();
+	return copy_sync(COPY(dst, SOFT_DEVICE_SIDE, src, SOFT_HOST_SIDE, bytes));
 }
 
 SOFT_EXPORT CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 {
 	SOFT_FAULT();
-	return copy_sync(COPY(dst, HOST_SIDE, src, DEVICE_SIDE, bytes));
+	return copy_sync(COPY(dst, SOFT_HOST_SIDE, src, SOFT_DEVICE_SIDE, bytes));
+}
+
+SOFT_EXPORT CUresult cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes)
+{
+	SOFT_FAULT();
+	return copy_sync(COPY(dst, SOFT_HOST_SIDE, src, SOFT_DEVICE_SIDE, bytes));
 }
 
 SOFT_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
 {
 	SOFT_FAULT();
-	return copy_sync(COPY(dst, DEVICE_SIDE, src, DEVICE_SIDE, bytes));
+	return copy_sync(COPY(dst, SOFT_DEVICE_SIDE, src, SOFT_DEVICE_SIDE, bytes));
+}
+
+SOFT_EXPORT CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+{
+	SOFT_FAULT();
+	return copy_sync(COPY(dst, SOFT_DEVICE_SIDE, src, SOFT_DEVICE_SIDE, bytes));
 }
 
 SOFT_EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
 {
 	SOFT_FAULT();
-	return copy_sync(COPY(dst, ANY_SIDE, src, ANY_SIDE, bytes));
+	return copy_sync(COPY(dst, SOFT_ANY_SIDE, src, SOFT_ANY_SIDE, bytes));
+}
+
+SOFT_EXPORT CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+{
+	SOFT_FAULT();
+	return copy_sync(COPY(dst, SOFT_ANY_SIDE, src, SOFT_ANY_SIDE, bytes));
 }
 
 SOFT_EXPORT CUresult cuMemcpyHtoDAsync_v2(
 	CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
 {
 	SOFT_FAULT();
-	return copy_async(COPY(dst, DEVICE_SIDE, src, HOST_SIDE, bytes), stream);
+	return copy_async(COPY(dst, SOFT_DEVICE_SIDE, src, SOFT_HOST_SIDE, bytes), stream);
+}
+
+SOFT_EXPORT CUresult cuMemcpyHtoDAsync_v2_ptsz(
+	CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
+{
+	SOFT_FAULT();
+	return copy_async(COPY(dst, SOFT_DEVICE_SIDE, src, SOFT_HOST_SIDE, bytes), stream);
 }
 
 SOFT_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
 	SOFT_FAULT();
-	return copy_async(COPY(dst, HOST_SIDE, src, DEVICE_SIDE, bytes), stream);
+	return copy_async(COPY(dst, SOFT_HOST_SIDE, src, SOFT_DEVICE_SIDE, bytes), stream);
+}
+
+SOFT_EXPORT CUresult cuMemcpyDtoHAsync_v2_ptsz(
+	void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+	SOFT_FAULT();
+	return copy_async(COPY(dst, SOFT_HOST_SIDE, src, SOFT_DEVICE_SIDE, bytes), stream);
 }
 
 SOFT_EXPORT CUresult cuMemcpyDtoDAsync_v2(
 	CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
 	SOFT_FAULT();
-	return copy_async(COPY(dst, DEVICE_SIDE, src, DEVICE_SIDE, bytes), stream);
+	return copy_async(COPY(dst, SOFT_DEVICE_SIDE, src, SOFT_DEVICE_SIDE, bytes), stream);
+}
+
+SOFT_EXPORT CUresult cuMemcpyDtoDAsync_v2_ptsz(
+	CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+	SOFT_FAULT();
+	return copy_async(COPY(dst, SOFT_DEVICE_SIDE, src, SOFT_DEVICE_SIDE, bytes), stream);
 }
 
 SOFT_EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
 	SOFT_FAULT();
-	return copy_async(COPY(dst, ANY_SIDE, src, ANY_SIDE, bytes), stream);
+	return copy_async(COPY(dst, SOFT_ANY_SIDE, src, SOFT_ANY_SIDE, bytes), stream);
+}
+
+SOFT_EXPORT CUresult cuMemcpyAsync_ptsz(
+	CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+	SOFT_FAULT();
+	return copy_async(COPY(dst, SOFT_ANY_SIDE, src, SOFT_ANY_SIDE, bytes), stream);
 }
 
 static CUresult fill(
@@ -275,42 +315,83 @@ static CUresult fill(
 	return result;
 }
 
-SOFT_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t count)
+static CUresult set_sync(CUdeviceptr dst, uint32_t value, size_t width, size_t count)
 {
 	CUcontext context;
-	CUresult result = enter_sync(&context);
+	CUresult result = soft_copy_enter(&context);
 
-	SOFT_FAULT();
-	return result ? result : fill(dst, value, 1, count, context->device, true);
+	return result ? result : fill(dst, value, width, count, context->device, true);
 }
 
-SOFT_EXPORT CUresult cuMemsetD8Async(
-	CUdeviceptr dst, unsigned char value, size_t count, CUstream stream)
+static CUresult set_async(
+	CUdeviceptr dst, uint32_t value, size_t width, size_t count, CUstream stream)
 {
 	bool execute = true, waits;
 	CUcontext context;
 	CUresult result = enter_async(&context, stream, &execute);
 
-	SOFT_FAULT();
 	if (result)
 		return result;
-	waits = execute && count && wait_turn(&(struct copy){.dst = dst}, context, stream);
-	result = fill(dst, value, 1, count, context->device, execute && !waits);
+	waits = execute && count && wait_turn(&(struct soft_copy){.dst = dst}, context, stream);
+	result = fill(dst, value, width, count, context->device, execute && !waits);
 	if (result || !waits)
 		return result;
 	return later_add(&(struct later){.copy.dst = dst,
 				 .value = value,
-				 .width = 1,
+				 .width = width,
 				 .count = count,
 				 .device = context->device},
 		context, stream);
 }
 
+SOFT_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t count)
+{
+	SOFT_FAULT();
+	return set_sync(dst, value, 1, count);
+}
+
+SOFT_EXPORT CUresult cuMemsetD8_v2_ptds(CUdeviceptr dst, unsigned char value, size_t count)
+{
+	SOFT_FAULT();
+	return set_sync(dst, value, 1, count);
+}
+
+SOFT_EXPORT CUresult cuMemsetD8Async(
+	CUdeviceptr dst, unsigned char value, size_t count, CUstream stream)
+{
+	SOFT_FAULT();
+	return set_async(dst, value, 1, count, stream);
+}
+
+SOFT_EXPORT CUresult cuMemsetD8Async_ptsz(
+	CUdeviceptr dst, unsigned char value, size_t count, CUstream stream)
+{
+	SOFT_FAULT();
+	return set_async(dst, value, 1, count, stream);
+}
+
 SOFT_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr dst, unsigned int value, size_t count)
 {
-	CUcontext context;
-	CUresult result = enter_sync(&context);
-
 	SOFT_FAULT();
-	return result ? result : fill(dst, value, 4, count, context->device, true);
+	return set_sync(dst, value, 4, count);
+}
+
+SOFT_EXPORT CUresult cuMemsetD32_v2_ptds(CUdeviceptr dst, unsigned int value, size_t count)
+{
+	SOFT_FAULT();
+	return set_sync(dst, value, 4, count);
+}
+
+SOFT_EXPORT CUresult cuMemsetD32Async(
+	CUdeviceptr dst, unsigned int value, size_t count, CUstream stream)
+{
+	SOFT_FAULT();
+	return set_async(dst, value, 4, count, stream);
+}
+
+SOFT_EXPORT CUresult cuMemsetD32Async_ptsz(
+	CUdeviceptr dst, unsigned int value, size_t count, CUstream stream)
+{
+	SOFT_FAULT();
+	return set_async(dst, value, 4, count, stream);
 }

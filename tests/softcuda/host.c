@@ -188,17 +188,28 @@ static bool is_memory(uintptr_t base, size_t size)
 	return end > base && !msync((void *)at, end - at, MS_ASYNC);
 }
 
-SOFT_EXPORT CUresult cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned int flags)
+static CUresult host_register(void *ptr, size_t bytes, unsigned int flags)
 {
 	CUcontext context;
 	CUresult result = enter(&context);
 
-	SOFT_FAULT();
 	if (result)
 		return result;
 	if (!ptr || !bytes || flags & ~0xfu || !is_memory((uintptr_t)ptr, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	return add((uintptr_t)ptr, bytes, flags, true, context);
+}
+
+SOFT_EXPORT CUresult cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned int flags)
+{
+	SOFT_FAULT();
+	return host_register(ptr, bytes, flags);
+}
+
+SOFT_EXPORT CUresult cuMemHostRegister(void *ptr, size_t bytes, unsigned int flags)
+{
+	SOFT_FAULT();
+	return host_register(ptr, bytes, flags);
 }
 
 SOFT_EXPORT CUresult cuMemHostGetDevicePointer_v2(

@@ -25,6 +25,36 @@ struct symbol {
 #define V2(since, base) NAMED(base, since, INT_MAX, base##_v2, NULL)
 #define PTSZ(since, f)	NAMED(f, since, INT_MAX, f, (const void *)f##_ptsz)
 
+#define PTDS(since, f)		NAMED(f, since, INT_MAX, f, (const void *)f##_ptds)
+#define V2_PT(since, base, end) NAMED(base, since, INT_MAX, base##_v2, (const void *)base##_v2##end)
+
+/* The variants have the arguments of the functions that they are variants of. */
+#define VARIANT(f, variant) __typeof__(f) variant
+VARIANT(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds);
+VARIANT(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds);
+VARIANT(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds);
+VARIANT(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz);
+VARIANT(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz);
+VARIANT(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz);
+VARIANT(cuMemcpy, cuMemcpy_ptds);
+VARIANT(cuMemcpyAsync, cuMemcpyAsync_ptsz);
+VARIANT(cuMemsetD8_v2, cuMemsetD8_v2_ptds);
+VARIANT(cuMemsetD32_v2, cuMemsetD32_v2_ptds);
+VARIANT(cuMemsetD8Async, cuMemsetD8Async_ptsz);
+VARIANT(cuMemsetD32Async, cuMemsetD32Async_ptsz);
+VARIANT(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds);
+VARIANT(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds);
+VARIANT(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz);
+VARIANT(cuMemcpyPeer, cuMemcpyPeer_ptds);
+VARIANT(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz);
+VARIANT(cuStreamSynchronize, cuStreamSynchronize_ptsz);
+VARIANT(cuStreamGetCtx, cuStreamGetCtx_ptsz);
+VARIANT(cuStreamQuery, cuStreamQuery_ptsz);
+VARIANT(cuStreamWaitEvent, cuStreamWaitEvent_ptsz);
+VARIANT(cuLaunchHostFunc, cuLaunchHostFunc_ptsz);
+VARIANT(cuStreamIsCapturing, cuStreamIsCapturing_ptsz);
+VARIANT(cuEventRecord, cuEventRecord_ptsz);
+
 static const struct symbol symbols[] = {
 	SAME(2000, cuInit),
 	SAME(2020, cuDriverGetVersion),
@@ -94,17 +124,23 @@ static const struct symbol symbols[] = {
 	SAME(7000, cuPointerGetAttributes),
 	V2(3020, cuMemGetAddressRange),
 	SAME(11070, cuMemGetHandleForAddressRange),
-	V2(3020, cuMemcpyHtoD),
-	V2(3020, cuMemcpyDtoH),
-	V2(3020, cuMemcpyDtoD),
-	V2(3020, cuMemcpyHtoDAsync),
-	V2(3020, cuMemcpyDtoHAsync),
-	V2(3020, cuMemcpyDtoDAsync),
-	SAME(4000, cuMemcpy),
-	SAME(4000, cuMemcpyAsync),
-	V2(3020, cuMemsetD8),
-	SAME(3020, cuMemsetD8Async),
-	V2(3020, cuMemsetD32),
+	V2_PT(3020, cuMemcpyHtoD, _ptds),
+	V2_PT(3020, cuMemcpyDtoH, _ptds),
+	V2_PT(3020, cuMemcpyDtoD, _ptds),
+	V2_PT(3020, cuMemcpyHtoDAsync, _ptsz),
+	V2_PT(3020, cuMemcpyDtoHAsync, _ptsz),
+	V2_PT(3020, cuMemcpyDtoDAsync, _ptsz),
+	PTDS(4000, cuMemcpy),
+	PTSZ(4000, cuMemcpyAsync),
+	V2_PT(3020, cuMemsetD8, _ptds),
+	PTSZ(3020, cuMemsetD8Async),
+	PTSZ(3020, cuMemsetD32Async),
+	V2_PT(3020, cuMemcpy2D, _ptds),
+	V2_PT(3020, cuMemcpy2DUnaligned, _ptds),
+	V2_PT(3020, cuMemcpy2DAsync, _ptsz),
+	PTDS(4000, cuMemcpyPeer),
+	PTSZ(4000, cuMemcpyPeerAsync),
+	V2_PT(3020, cuMemsetD32, _ptds),
 	SAME(10020, cuMemGetAllocationGranularity),
 	SAME(10020, cuMemCreate),
 	SAME(10020, cuMemRelease),
@@ -129,11 +165,11 @@ static const struct symbol symbols[] = {
 	V2(4000, cuStreamDestroy),
 	PTSZ(2000, cuStreamSynchronize),
 	SAME(12000, cuStreamGetId),
-	SAME(9020, cuStreamGetCtx),
-	SAME(2000, cuStreamQuery),
-	SAME(3020, cuStreamWaitEvent),
-	SAME(10000, cuLaunchHostFunc),
-	SAME(10000, cuStreamIsCapturing),
+	PTSZ(9020, cuStreamGetCtx),
+	PTSZ(2000, cuStreamQuery),
+	PTSZ(3020, cuStreamWaitEvent),
+	PTSZ(10000, cuLaunchHostFunc),
+	PTSZ(10000, cuStreamIsCapturing),
 	NAMED(cuStreamBeginCapture, 10010, INT_MAX, cuStreamBeginCapture_v2,
 		(const void *)cuStreamBeginCapture_v2_ptsz),
 	PTSZ(12030, cuStreamBeginCaptureToGraph),
@@ -143,7 +179,7 @@ static const struct symbol symbols[] = {
 	SAME(10000, cuGraphDestroy),
 	SAME(2000, cuEventCreate),
 	V2(4000, cuEventDestroy),
-	SAME(2000, cuEventRecord),
+	PTSZ(2000, cuEventRecord),
 	SAME(2000, cuEventQuery),
 	SAME(2000, cuEventSynchronize),
 };

@@ -256,6 +256,26 @@ struct soft_host *soft_host_next(struct soft_host *host);
 void soft_host_free_context(CUcontext context); /* soft.lock held for writing */
 
 /*
+ * copy.c, copy_2d.c
+ */
+enum soft_side {
+	SOFT_DEVICE_SIDE,
+	SOFT_HOST_SIDE,
+	SOFT_ANY_SIDE,
+};
+
+struct soft_copy {
+	uintptr_t dst, src;
+	enum soft_side dst_side, src_side;
+	size_t bytes;
+};
+
+/* What every copy that waits for its end begins with. */
+CUresult soft_copy_enter(CUcontext *context);
+/* Not to be executed: is it right? */
+CUresult soft_copy_now(const struct soft_copy *copy, int device, bool execute);
+
+/*
  * pool.c, pool_alloc.c: stream-ordered memory. soft.lock guards the pools too.
  */
 struct CUmemPoolHandle_st {
@@ -352,7 +372,7 @@ CUresult soft_context_current(CUcontext *context); /* takes no lock */
 void soft_peers_drop(CUcontext context);	   /* peer_access.c; soft.objects held */
 
 /*
- * stream.c, capture.c
+ * stream.c, event.c, capture.c
  */
 struct soft_capture;
 

@@ -78,12 +78,6 @@ void soft_stream_free(CUstream stream)
 	soft_block_free(stream, sizeof(*stream));
 }
 
-void soft_event_free(CUevent event)
-{
-	soft_object_remove(&event->object);
-	soft_block_free(event, sizeof(*event));
-}
-
 static uint64_t last_id;
 
 static CUresult stream_create(CUstream *stream, unsigned int flags)
@@ -124,11 +118,10 @@ SOFT_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int f
 	return stream_create(stream, flags);
 }
 
-SOFT_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
+static CUresult stream_destroy(CUstream stream)
 {
 	CUresult result = CUDA_ERROR_INVALID_HANDLE;
 
-	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&soft.objects);
@@ -140,12 +133,23 @@ SOFT_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 	return result;
 }
 
-SOFT_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
+SOFT_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	SOFT_FAULT();
+	return stream_destroy(stream);
+}
+
+SOFT_EXPORT CUresult cuStreamDestroy(CUstream stream)
+{
+	SOFT_FAULT();
+	return stream_destroy(stream);
+}
+
+static CUresult get_context(CUstream handle, CUcontext *context)
 {
 	CUstream stream;
 	CUresult result;
 
-	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!context)
@@ -156,6 +160,18 @@ SOFT_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 		*context = stream->object.context;
 	pthread_mutex_unlock(&soft.objects);
 	return result || stream ? result : soft_context_current(context);
+}
+
+SOFT_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
+{
+	SOFT_FAULT();
+	return get_context(handle, context);
+}
+
+SOFT_EXPORT CUresult cuStreamGetCtx_ptsz(CUstream handle, CUcontext *context)
+{
+	SOFT_FAULT();
+	return get_context(handle, context);
 }
 
 /* The default streams have the numbers that cannot be one's of cuStreamCreate(): of each context,
@@ -207,12 +223,11 @@ static CUresult settle(CUstream handle, CUcontext *context)
 	return result ? result : soft_capture_unsafe();
 }
 
-SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
+static CUresult synchronize(CUstream stream)
 {
 	CUcontext context;
 	CUresult result;
 
-	SOFT_FAULT();
 	result = settle(stream, &context);
 	if (!result) {
 		soft_busy_wait();
@@ -222,31 +237,48 @@ SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
 	return result;
 }
 
-SOFT_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
+SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
 {
-	return cuStreamSynchronize(stream ? stream : CU_STREAM_PER_THREAD);
+	SOFT_FAULT();
+	return synchronize(stream);
 }
 
-SOFT_EXPORT CUresult cuStreamQuery(CUstream stream)
+SOFT_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+	SOFT_FAULT();
+	return synchronize(stream);
+}
+
+static CUresult query(CUstream stream)
 {
 	CUcontext context;
 	CUresult result;
 
-	SOFT_FAULT();
 	result = settle(stream, &context);
 	if (!result && (soft_busy() || soft_work_pending(stream, context)))
 		result = CUDA_ERROR_NOT_READY;
 	return result;
 }
 
-SOFT_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)
+SOFT_EXPORT CUresult cuStreamQuery(CUstream stream)
+{
+	SOFT_FAULT();
+	return query(stream);
+}
+
+SOFT_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream)
+{
+	SOFT_FAULT();
+	return query(stream);
+}
+
+static CUresult wait_event(CUstream handle, CUevent event, unsigned int flags)
 {
 	struct soft_mark mark = {0};
 	CUcontext context = NULL;
 	CUstream stream;
 	CUresult result;
 
-	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (flags & ~1u)
@@ -266,112 +298,14 @@ SOFT_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned 
 	return result ? result : soft_work_after(handle, context, &mark);
 }
 
-SOFT_EXPORT CUresult cuEventCreate(CUevent *event, unsigned int flags)
+SOFT_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
 {
-	CUcontext context;
-	CUresult result;
-	CUevent made;
-
 	SOFT_FAULT();
-	if (!soft_ready())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	result = soft_context_current(&context);
-	if (result)
-		return result;
-	if (!event || flags & ~7u) /* blocking sync, disable timing, interprocess */
-		return CUDA_ERROR_INVALID_VALUE;
-	made = soft_block_new(sizeof(*made));
-	if (!made)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	pthread_mutex_lock(&soft.objects);
-	soft_object_add(&made->object, SOFT_EVENT, context);
-	pthread_mutex_unlock(&soft.objects);
-	*event = made;
-	return CUDA_SUCCESS;
+	return wait_event(stream, event, flags);
 }
 
-SOFT_EXPORT CUresult cuEventDestroy_v2(CUevent event)
+SOFT_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)
 {
-	CUresult result = CUDA_ERROR_INVALID_HANDLE;
-
 	SOFT_FAULT();
-	if (!soft_ready())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	pthread_mutex_lock(&soft.objects);
-	if (soft_object_is(event, SOFT_EVENT)) {
-		soft_event_free(event);
-		result = CUDA_SUCCESS;
-	}
-	pthread_mutex_unlock(&soft.objects);
-	return result;
-}
-
-SOFT_EXPORT CUresult cuEventRecord(CUevent event, CUstream handle)
-{
-	CUstream stream;
-	CUresult result;
-
-	SOFT_FAULT();
-	if (!soft_ready())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	pthread_mutex_lock(&soft.objects);
-	result = soft_stream_find(handle, &stream);
-	if (!result && !soft_object_is(event, SOFT_EVENT))
-		result = CUDA_ERROR_INVALID_HANDLE;
-	if (!result && stream && stream->object.context != event->object.context)
-		result = CUDA_ERROR_INVALID_HANDLE;
-	if (!result && stream && stream->capture && !soft_capture_active(stream->capture))
-		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-	if (!result)
-		event->capture = stream ? stream->capture : NULL;
-	if (!result && !event->capture)
-		result = soft_work_mark(handle, event->object.context, &event->mark);
-	pthread_mutex_unlock(&soft.objects);
-	return result;
-}
-
-static CUresult settle_event(CUevent event, struct soft_mark *mark)
-{
-	CUresult result = CUDA_SUCCESS;
-
-	if (!soft_ready())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	pthread_mutex_lock(&soft.objects);
-	if (!soft_object_is(event, SOFT_EVENT)) {
-		result = CUDA_ERROR_INVALID_HANDLE;
-	} else if (event->capture) {
-		soft_capture_invalidate(event->capture);
-		result = CUDA_ERROR_CAPTURED_EVENT;
-	} else {
-		*mark = event->mark;
-	}
-	pthread_mutex_unlock(&soft.objects);
-	return result ? result : soft_capture_unsafe();
-}
-
-SOFT_EXPORT CUresult cuEventQuery(CUevent event)
-{
-	struct soft_mark mark;
-	CUresult result;
-
-	SOFT_FAULT();
-	result = settle_event(event, &mark);
-	if (!result && (soft_busy() || soft_work_marked(&mark)))
-		result = CUDA_ERROR_NOT_READY;
-	return result;
-}
-
-SOFT_EXPORT CUresult cuEventSynchronize(CUevent event)
-{
-	struct soft_mark mark;
-	CUresult result;
-
-	SOFT_FAULT();
-	result = settle_event(event, &mark);
-	if (!result) {
-		soft_busy_wait();
-		soft_work_wait_marked(&mark);
-		soft_pools_settle();
-	}
-	return result;
+	return wait_event(stream, event, flags);
 }

@@ -373,14 +373,13 @@ static void host_function_run(void *arg)
 	host.function(host.data);
 }
 
-SOFT_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data)
+static CUresult launch_host(CUstream stream, CUhostFn function, void *data)
 {
 	struct host_function *host;
 	bool execute = true;
 	CUcontext context;
 	CUresult result;
 
-	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	result = soft_context_current(&context);
@@ -398,4 +397,16 @@ SOFT_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *
 	if (result)
 		free(host);
 	return result;
+}
+
+SOFT_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data)
+{
+	SOFT_FAULT();
+	return launch_host(stream, function, data);
+}
+
+SOFT_EXPORT CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void *data)
+{
+	SOFT_FAULT();
+	return launch_host(stream, function, data);
 }
