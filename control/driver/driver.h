@@ -79,6 +79,8 @@
 	X(cuMemAllocPitch_v2)                                                                      \
 	X(cuMemFree_v2)                                                                            \
 	X(cuPointerGetAttributes)                                                                  \
+	X(cuMemHostGetFlags)                                                                       \
+	X(cuMemHostGetDevicePointer_v2)                                                            \
 	X(cuMemAllocAsync)                                                                         \
 	X(cuMemAllocAsync_ptsz)                                                                    \
 	X(cuMemAllocFromPoolAsync)                                                                 \

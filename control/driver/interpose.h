@@ -63,6 +63,8 @@
 	X(cuStreamSynchronize_ptsz)                                                                \
 	X(cuEventSynchronize)                                                                      \
 	X(cuMemGetAddressRange_v2)                                                                 \
+	X(cuMemHostGetFlags)                                                                       \
+	X(cuMemHostGetDevicePointer_v2)                                                            \
 	X(cuPointerGetAttribute)                                                                   \
 	X(cuPointerGetAttributes)                                                                  \
 	X(cuIpcGetMemHandle)                                                                       \

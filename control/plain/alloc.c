@@ -67,21 +67,30 @@ LIEN_TRANSLATED static CUcontext context_of(const struct lien_heap_block *block)
 	if (!block->key.pool)
 		return (CUcontext)(uintptr_t)block->key.context;
 	LIEN_REAL(cuCtxGetCurrent)(&context);
-	return context ? context : lien_plain_primary(block->key.device);
+	return context ? context : lien_plain_pool_context(block->key.device);
+}
+
+/* What the driver says before it looks at the address: a context that is current may have ended, or
+ * work of it may be captured. */
+LIEN_TRANSLATED static CUresult check_and_wait(CUcontext context)
+{
+	CUcontext current;
+
+	if (LIEN_REAL(cuStreamGetCtx)(NULL, &current) == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	return context ? lien_plain_wait(context) : CUDA_ERROR_INVALID_VALUE;
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuMemFree_v2(CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
-	CUcontext context;
 	CUresult result;
 
 	if (!lien_plain_find(ptr, &block))
-		return LIEN_REAL(cuMemFree_v2)(ptr);
-	context = context_of(&block);
-	if (block.address != ptr || !context)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = lien_plain_wait(context);
+		return LIEN_REAL(cuMemFree_v2)(lien_plain_hide(ptr));
+	result = check_and_wait(context_of(&block));
+	if (!result && block.address != ptr)
+		result = CUDA_ERROR_INVALID_VALUE;
 	if (!result)
 		result = lien_plain_give(&block);
 	if (result || !block.key.pool)

@@ -42,12 +42,14 @@ static uint64_t shared_bytes(const struct lien_heap_key *key, uint64_t bytes)
 	return key->pool ? LIEN_HEAP_POOL : 0;
 }
 
+#define BYTES_MAX (UINT64_MAX / 4)
+
 uint64_t lien_heap_chunk_bytes(
 	const struct lien_heap_key *key, uint64_t bytes, uint64_t granularity, int least)
 {
 	const uint64_t unit = shared_bytes(key, bytes);
 
-	if (!bytes || bytes > UINT64_MAX / 4 || granularity > UINT64_MAX / 4)
+	if (!bytes || bytes > BYTES_MAX || granularity > BYTES_MAX)
 		return 0;
 	bytes = round_up(bytes, unit && (!least || unit == LIEN_HEAP_SHARED) ? unit : 1);
 	return round_up(bytes, granularity ? granularity : LIEN_HEAP_SHARED);
@@ -243,6 +245,8 @@ int lien_heap_take(struct lien_heap *heap, const struct lien_heap_key *key, uint
 	struct lien_heap_chunk *chunk;
 	struct place best = {0};
 
+	if (bytes > BYTES_MAX)
+		return -ENOSPC;
 	TAILQ_FOREACH (chunk, &heap->shared, entry) {
 		if (chunk->unit == unit && chunk->largest >= whole(bytes) &&
 			same_key(&chunk->key, key))

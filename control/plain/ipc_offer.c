@@ -249,7 +249,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuIpcGetMemHandle(CUipcMemHandle *handle, CU
 
 	if (!handle || !lien_plain_find(ptr, &block) || lien_plain_is_pool(block.key.context) ||
 		!lien_plain_current())
-		return LIEN_REAL(cuIpcGetMemHandle)(handle, ptr);
+		return LIEN_REAL(cuIpcGetMemHandle)(handle, lien_plain_wait_keeps(ptr) ? 0 : ptr);
 	if (!listen_once())
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	memcpy(made.cookie, offer.cookie, sizeof(made.cookie));

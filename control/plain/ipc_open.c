@@ -235,16 +235,17 @@ LIEN_TRANSLATED static CUresult put_chunk(struct chunk *chunk)
 	return result;
 }
 
-/* Opens it once more. Returns whether it is open. */
-static int open_again(const struct lien_plain_handle *handle, CUdeviceptr *ptr)
+/* Opens it once more. Returns CUDA_ERROR_NOT_FOUND: it is not open. */
+LIEN_TRANSLATED static CUresult open_again(const struct lien_plain_handle *handle, CUdeviceptr *ptr)
 {
 	struct opened *opened = find_handle(handle);
+	CUresult result = opened ? use_chunk(opened->chunk) : CUDA_ERROR_NOT_FOUND;
 
-	if (!opened)
-		return 0;
+	if (result)
+		return result;
 	opened->count++;
 	*ptr = opened->address;
-	return 1;
+	return CUDA_SUCCESS;
 }
 
 LIEN_TRANSLATED static CUresult open_block(const struct lien_plain_handle *handle,
@@ -284,9 +285,10 @@ LIEN_TRANSLATED static CUresult open_answered(const struct lien_plain_handle *ha
 	CUresult result;
 
 	pthread_mutex_lock(&open_memory.turn);
-	if (open_again(handle, ptr)) {
+	result = open_again(handle, ptr);
+	if (result != CUDA_ERROR_NOT_FOUND) {
 		pthread_mutex_unlock(&open_memory.turn);
-		return CUDA_SUCCESS;
+		return result;
 	}
 	chunk = find_chunk(handle->cookie, answer->chunk);
 	if (chunk)
@@ -324,13 +326,13 @@ LIEN_TRANSLATED static CUresult open_handle(
 	const struct lien_plain_handle *handle, CUdeviceptr *ptr)
 {
 	CUresult result;
-	int socket, again;
+	int socket;
 
 	pthread_mutex_lock(&open_memory.turn);
-	again = open_again(handle, ptr);
+	result = open_again(handle, ptr);
 	pthread_mutex_unlock(&open_memory.turn);
-	if (again)
-		return CUDA_SUCCESS;
+	if (result != CUDA_ERROR_NOT_FOUND)
+		return result;
 	socket = connect_to(handle);
 	if (socket < 0)
 		return CUDA_ERROR_INVALID_HANDLE;

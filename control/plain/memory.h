@@ -84,6 +84,9 @@ void lien_plain_context_forked(void);
 CUresult lien_plain_wait_prepare(CUcontext context);
 /* Waits for the work of the context, and fails, as the driver does before it frees memory. */
 CUresult lien_plain_wait(CUcontext context);
+/* Returns the address to free; if the application frees what the control library keeps, which it
+ * must have had itself before, an address in it that nobody can free. */
+CUdeviceptr lien_plain_hide(CUdeviceptr ptr);
 /* The context is gone. */
 void lien_plain_wait_forget(CUcontext context);
 void lien_plain_wait_forked(void);
@@ -104,6 +107,11 @@ void lien_plain_stream_forked(void);
 /* Returns the pool from which memory of the device is to come, if that is ours: `wanted`, or the
  * device's current one. */
 CUmemoryPool lien_plain_pool(CUdevice device, CUmemoryPool wanted);
+/* The context takes memory from the device's default pool; the context has ended. */
+void lien_plain_pool_use(CUdevice device, CUcontext context);
+void lien_plain_pool_unuse(CUcontext context);
+/* Returns a context that may use memory of the device's default pool; NULL: there is none. */
+CUcontext lien_plain_pool_context(CUdevice device);
 /* Returns whether a block's key names a pool instead of a context. */
 int lien_plain_is_pool(uint64_t key);
 /* Adds to the bytes of a pool that are in use, and to those of its chunks. Ignores other keys. */

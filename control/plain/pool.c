@@ -10,6 +10,7 @@
 /* The default pool of a device. */
 struct pool {
 	CUmemoryPool pool; /* NULL: not asked for */
+	CUcontext context; /* the last one that took memory from it; NULL: that has ended */
 	int shared;	   /* with other devices: what it gives out is the driver's from then on */
 	uint64_t used, used_high, reserved, reserved_high; /* bytes: blocks, chunks */
 };
@@ -81,6 +82,31 @@ LIEN_TRANSLATED CUmemoryPool lien_plain_pool(CUdevice device, CUmemoryPool wante
 	pools.list[device].shared = is_shared(pool, device);
 	__atomic_store_n(&pools.list[device].pool, pool, __ATOMIC_RELEASE);
 	return pools.list[device].shared ? NULL : pool;
+}
+
+void lien_plain_pool_use(CUdevice device, CUcontext context)
+{
+	if (__atomic_load_n(&pools.list[device].context, __ATOMIC_RELAXED) != context)
+		__atomic_store_n(&pools.list[device].context, context, __ATOMIC_RELAXED);
+}
+
+void lien_plain_pool_unuse(CUcontext context)
+{
+	CUcontext last;
+	unsigned i;
+
+	for (i = 0; i < LIEN_PLAIN_DEVICES; i++) {
+		last = context;
+		__atomic_compare_exchange_n(
+			&pools.list[i].context, &last, NULL, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	}
+}
+
+CUcontext lien_plain_pool_context(CUdevice device)
+{
+	CUcontext primary = lien_plain_primary(device);
+
+	return primary ? primary : __atomic_load_n(&pools.list[device].context, __ATOMIC_RELAXED);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuMemPoolGetAttribute(

@@ -19,10 +19,15 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemGetAddressRange_v2(
 	CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
+	CUdevice device;
 	int opened;
 
-	if (!find(ptr, &block, &opened) || !lien_plain_current())
-		return LIEN_REAL(cuMemGetAddressRange_v2)(base, size, ptr);
+	if (!find(ptr, &block, &opened) || !lien_plain_current() ||
+		LIEN_REAL(cuCtxGetDevice)(&device))
+		return LIEN_REAL(cuMemGetAddressRange_v2)(
+			base, size, lien_plain_wait_keeps(ptr) ? 0 : ptr);
+	if (device != block.key.device && !opened)
+		return CUDA_ERROR_NOT_FOUND;
 	if (base)
 		*base = block.address;
 	if (size)
@@ -103,6 +108,30 @@ LIEN_TRANSLATED CUresult lien_plain_cuPointerGetAttributes(
 	return CUDA_SUCCESS;
 }
 
+/* The driver takes virtual memory for the host's. */
+LIEN_TRANSLATED CUresult lien_plain_cuMemHostGetFlags(unsigned int *flags, void *host)
+{
+	CUresult result = LIEN_REAL(cuMemHostGetFlags)(flags, host);
+	struct lien_heap_block block;
+	int opened;
+
+	return !result && find((uintptr_t)host, &block, &opened) ? CUDA_ERROR_INVALID_VALUE
+								 : result;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuMemHostGetDevicePointer_v2(
+	CUdeviceptr *ptr, void *host, unsigned int flags)
+{
+	CUresult result = LIEN_REAL(cuMemHostGetDevicePointer_v2)(ptr, host, flags);
+	struct lien_heap_block block;
+	int opened;
+
+	return !result && find((uintptr_t)host, &block, &opened) ? CUDA_ERROR_INVALID_VALUE
+								 : result;
+}
+
+LIEN_EXPORT_AS(cuMemHostGetFlags, lien_plain_cuMemHostGetFlags);
+LIEN_EXPORT_AS(cuMemHostGetDevicePointer_v2, lien_plain_cuMemHostGetDevicePointer_v2);
 LIEN_EXPORT_AS(cuMemGetAddressRange_v2, lien_plain_cuMemGetAddressRange_v2);
 LIEN_EXPORT_AS(cuPointerGetAttribute, lien_plain_cuPointerGetAttribute);
 LIEN_EXPORT_AS(cuPointerGetAttributes, lien_plain_cuPointerGetAttributes);

@@ -172,6 +172,7 @@ void lien_plain_stream_end(CUcontext context)
 {
 	struct stream *stream;
 
+	lien_plain_pool_unuse(context);
 	lien_plain_lock();
 	LIST_FOREACH (stream, &streams, entry) {
 		if (stream->context != context)
@@ -341,7 +342,8 @@ LIEN_TRANSLATED static CUresult park_in(
 	return CUDA_SUCCESS;
 }
 
-LIEN_TRANSLATED static CUresult park(const struct lien_heap_block *block, CUstream handle)
+LIEN_TRANSLATED static CUresult park(
+	const struct lien_heap_block *block, CUdeviceptr ptr, CUstream handle)
 {
 	unsigned long long id;
 	struct stream *stream;
@@ -352,6 +354,8 @@ LIEN_TRANSLATED static CUresult park(const struct lien_heap_block *block, CUstre
 	result = LIEN_REAL(cuStreamGetCtx)(handle, &context);
 	if (result)
 		return result;
+	if (block->address != ptr)
+		return CUDA_ERROR_INVALID_VALUE;
 	if (LIEN_REAL(cuStreamGetId)(handle, &id)) /* a driver of before CUDA 12.0 */
 		return lien_plain_cuMemFree_v2(block->address);
 	stream = get_or_make(id, context);
@@ -375,8 +379,8 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemFreeAsync(CUdeviceptr ptr, CUstream str
 	struct lien_heap_block block;
 
 	if (!lien_plain_find(ptr, &block) || is_capturing(stream))
-		return LIEN_REAL(cuMemFreeAsync)(ptr, stream);
-	return block.address == ptr ? park(&block, stream) : CUDA_ERROR_INVALID_VALUE;
+		return LIEN_REAL(cuMemFreeAsync)(lien_plain_hide(ptr), stream);
+	return park(&block, ptr, stream);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
@@ -384,8 +388,8 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstrea
 	struct lien_heap_block block;
 
 	if (!lien_plain_find(ptr, &block) || is_capturing(PER_THREAD(stream)))
-		return LIEN_REAL(cuMemFreeAsync_ptsz)(ptr, stream);
-	return block.address == ptr ? park(&block, PER_THREAD(stream)) : CUDA_ERROR_INVALID_VALUE;
+		return LIEN_REAL(cuMemFreeAsync_ptsz)(lien_plain_hide(ptr), stream);
+	return park(&block, ptr, PER_THREAD(stream));
 }
 
 /* --- allocating ------------------------------------------------------------------------------- */
@@ -467,6 +471,7 @@ LIEN_TRANSLATED static int alloc_async(
 		return 0;
 	place.key.context = (uintptr_t)pool;
 	place.key.pool = 1;
+	lien_plain_pool_use(place.key.device, context);
 	own = get(id, context);
 	found = reuse(&place, bytes, own, context, handle, ptr);
 	if (own)

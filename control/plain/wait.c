@@ -109,10 +109,15 @@ int lien_plain_wait_keeps(CUdeviceptr address)
 
 	pthread_mutex_lock(&all.lock);
 	LIST_FOREACH (kept, &all.list, entry)
-		if (kept->block == address)
+		if (address >= kept->block && address - kept->block < BYTES)
 			break;
 	pthread_mutex_unlock(&all.lock);
 	return kept != NULL;
+}
+
+CUdeviceptr lien_plain_hide(CUdeviceptr ptr)
+{
+	return lien_plain_wait_keeps(ptr) ? ptr | 1 : ptr;
 }
 
 void lien_plain_wait_forget(CUcontext context)

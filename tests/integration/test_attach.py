@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from lien_test import LIEN, MIB, Session, alive, case, check, end_shared, equal, main, wait_for
+from lien_test import LIEN, MIB, Session, alive, case, check, equal, main, wait_for
 
 
 def early(session, count=1):
@@ -23,6 +23,23 @@ def early(session, count=1):
 
 def known(session, driver):
     return wait_for("%d is known" % driver.pid, lambda: session.process(driver.pid))
+
+
+@case()
+def test_started_before_there_was_an_agent():
+    """Its control library waits for a driver call, and none comes: `attach` starts it. (The first case: what an
+    agent leaves behind would wake it.)"""
+    with Session() as session:
+        driver = session.driver()
+        _, va = driver("make", 2 * MIB, 0)
+        driver("fill", va, 2 * MIB, 0x2a)
+        session.start_agent()
+        wait_for("its library is found", lambda: (session.process(driver.pid) or {}).get("control") == "loaded")
+        attached, = session.ask("attach", driver.pid)["processes"]
+        equal((attached["error"], attached["present"], attached["read"]), (None, True, True), "attached")
+        equal(session.ask("offload", "--owner", "all")["bytes"], 2 * MIB, "moved")
+        session.ask("restore")
+        equal(driver("check", va, 2 * MIB, 0x2a), 0, "wrong bytes")
 
 
 @case()
@@ -115,23 +132,6 @@ def test_attached_by_an_offload():
         session.refused("offload", "--owner", "all", "--pid", stopped.pid,
                         text="`lien attach` gives it one")
         stopped.process.signal(signal.SIGCONT)
-
-
-@case()
-def test_started_before_there_was_an_agent():
-    """Its control library waits for a driver call, and none comes: `attach` starts it."""
-    end_shared()
-    with Session() as session:
-        driver = session.driver()
-        _, va = driver("make", 2 * MIB, 0)
-        driver("fill", va, 2 * MIB, 0x2a)
-        session.start_agent()
-        wait_for("its library is found", lambda: (session.process(driver.pid) or {}).get("control") == "loaded")
-        attached, = session.ask("attach", driver.pid)["processes"]
-        equal((attached["error"], attached["present"], attached["read"]), (None, True, True), "attached")
-        equal(session.ask("offload", "--owner", "all")["bytes"], 2 * MIB, "moved")
-        session.ask("restore")
-        equal(driver("check", va, 2 * MIB, 0x2a), 0, "wrong bytes")
 
 
 @case()

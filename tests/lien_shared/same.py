@@ -19,8 +19,6 @@ ON_PURPOSE = [
 
 # What is known to be wrong, and goes from here when it is mended. The rest of it is not drawn: known() in prog_same.c.
 KNOWN = [
-    (r"cuMemFree(_v2|Async|Async_ptsz)\(([\w-]+, )?a\d+\+\d+\)", r"201|709|900", r"1",
-     "an address inside a block is an error before the context and captures are looked at"),
     (r"cuMem[GS]etAccess\(\d, a\d+(\+\d+)?\)", r"1", r"0.*", "plain memory has access flags"),
     (r"cuMemPoolGetAttribute\(default\d, 8\)", r"0 \d+", r"0 \d+",
      "the highest sum of the driver's memory and ours is not the sum of the highest"),

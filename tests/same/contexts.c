@@ -43,23 +43,6 @@ static void create(void)
 	say(" %s", context_name(handle));
 }
 
-/* What was freed in streams of the context is given back before it ends. */
-static void settle(CUcontext context)
-{
-	__typeof__(&cuDeviceGetDefaultMemPool) pool_of = names_find("cuDeviceGetDefaultMemPool");
-	__typeof__(&cuCtxSynchronize_v2) wait = names_find("cuCtxSynchronize_v2");
-	__typeof__(&cuMemPoolTrimTo) trim = names_find("cuMemPoolTrimTo");
-	CUmemoryPool pool;
-
-	if (!known("an event of a context that has ended is destroyed when it is another one"))
-		return;
-	if (wait)
-		wait(context);
-	for (int device = 0; device < devices; device++)
-		if (!pool_of(&pool, device))
-			trim(pool, 0);
-}
-
 /* No capture is left half in a context that goes. */
 static void destroy(void)
 {
@@ -70,7 +53,6 @@ static void destroy(void)
 	LOOK_UP(call, cuCtxDestroy_v2, "cuCtxDestroy");
 	say("(%s)", context_name(context->handle));
 	ipc_close(NULL);
-	settle(context->handle);
 	if (say_result(call(context->handle)))
 		return;
 	if (current() == context)
@@ -119,9 +101,8 @@ static void release(void)
 	say("(%d)", device);
 	ipc_close(NULL);
 	if (device < devices && primary[device].alive)
-		settle(primary[device].handle);
-	if (!say_result(call(device)) && !--primary[device].retained)
-		primary_gone(device);
+		if (!say_result(call(device)) && !--primary[device].retained)
+			primary_gone(device);
 }
 
 static void reset(void)
@@ -136,9 +117,8 @@ static void reset(void)
 	say("(%d)", device);
 	ipc_close(NULL);
 	if (device < devices && primary[device].alive)
-		settle(primary[device].handle);
-	if (!say_result(call(device)))
-		primary_gone(device);
+		if (!say_result(call(device)))
+			primary_gone(device);
 }
 
 static void state(void)

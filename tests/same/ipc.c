@@ -26,10 +26,7 @@ static void get(void)
 
 	LOOK_UP(call, cuIpcGetMemHandle);
 	say("(");
-	if (known("what was freed is the control library's own by now"))
-		va = address_whole(ON_DEVICE, &block);
-	else
-		va = address_any(ON_DEVICE, &block);
+	va = address_any(ON_DEVICE, &block);
 	say(")");
 	if (!say_result(call(&handle, va)) && block)
 		*at = (struct handle){true, handle, block, block->number};
@@ -79,9 +76,6 @@ static void peer_open(void)
 	struct peer_answer answer;
 
 	if (!handle->have || slots[slot].block || !streams_rest())
-		return;
-	if (known("what is open for one device is not for another one") && stands(handle) &&
-		handle->block->opens)
 		return;
 	say("other: cuIpcOpenMemHandle(a%u's%s, %d) %u", handle->number,
 		stands(handle) ? "" : ", which is freed", request.device, slot);

@@ -65,24 +65,14 @@ static void alloc_managed(void)
 
 static void free_block(void)
 {
-	unsigned kinds = PLAIN | PITCH | MANAGED | ASYNC;
 	struct block *block;
 	CUdeviceptr va;
 
-	if (known("frees while a context is current that has ended") && current_is_gone())
-		return;
 	if (!streams_rest())
 		return;
-	if (known("memory of a pool is not freed without a context") && !current())
-		kinds &= ~ASYNC;
-	if (known("what was freed is the control library's own by now"))
-		kinds |= NOT_FREED;
 	LOOK_UP(call, cuMemFree_v2);
 	say("(");
-	if (known("captures are not looked at for an address inside") && capture.stream)
-		va = address_whole(kinds, &block);
-	else
-		va = address_any(kinds, &block);
+	va = address_any(PLAIN | PITCH | MANAGED | ASYNC, &block);
 	say(")");
 	ipc_close(block);
 	if (!say_result(call(va)) && block)

@@ -115,11 +115,6 @@ struct context *current(void)
 	return top && top->alive ? top : NULL;
 }
 
-bool current_is_gone(void)
-{
-	return stacks[thread_now].depth && !current();
-}
-
 unsigned current_depth(void)
 {
 	return stacks[thread_now].depth;

@@ -70,8 +70,6 @@ static void free_async(void)
 
 	if (!streams_rest())
 		return;
-	if (known("what was freed is the control library's own by now"))
-		kinds |= NOT_FREED;
 	LOOK_UP(call, cuMemFreeAsync, "cuMemFreeAsync_ptsz");
 	say("(%s, ", stream_name(&stream));
 	va = address_any(kinds, &block);
@@ -177,8 +175,6 @@ static void set_attribute(void)
 
 	if (!pool)
 		return;
-	if (known("the high marks of a default pool are not reset") && attribute > 5)
-		attribute = CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
 	if (attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
 		value &= 1;
 	LOOK_UP(call, cuMemPoolSetAttribute);

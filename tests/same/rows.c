@@ -21,7 +21,7 @@ static bool rows_any(CUDA_MEMCPY2D *rows)
 	static const CUmemorytype types[] = {
 		CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_UNIFIED};
 	size_t width = 1 + below(WIDTH_MAX), height = 1 + below(ROWS_MAX), offset;
-	size_t pitch = one_in(30) ? width - 1 : width + below(64);
+	size_t pitch = one_in(30) && width > 1 ? width - 1 : width + below(64);
 	struct block *to, *from;
 
 	*rows = (CUDA_MEMCPY2D){.WidthInBytes = width, .Height = height};

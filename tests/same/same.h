@@ -138,7 +138,6 @@ const char *context_name(CUcontext handle);
 
 /* What each thread has on its stack, as far as we know. */
 struct context *current(void); /* NULL: none, or not one that is alive */
-bool current_is_gone(void);    /* there is one, that is not alive */
 void current_push(struct context *context);
 void current_pop(void);
 void current_set(struct context *context);

@@ -36,6 +36,17 @@ static bool describe(uintptr_t address, struct described *found)
 	return soft_host_find(address, &found->base, &found->size, &found->context);
 }
 
+/* Seen (580.159): plain memory has no range while another device's context is current. */
+static bool is_elsewhere(const struct described *found, CUcontext context)
+{
+	const struct soft_mapping *mapping = found->mapping;
+
+	return mapping &&
+	       (mapping->kind == SOFT_PLAIN || mapping->kind == SOFT_PITCH ||
+		       mapping->kind == SOFT_ASYNC) &&
+	       mapping->allocation->prop.location.id != context->device;
+}
+
 SOFT_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
 	struct described found;
@@ -50,7 +61,7 @@ SOFT_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CU
 	if (result)
 		return result;
 	pthread_rwlock_rdlock(&soft.lock);
-	known = describe(ptr, &found);
+	known = describe(ptr, &found) && !is_elsewhere(&found, context);
 	pthread_rwlock_unlock(&soft.lock);
 	if (!known)
 		return CUDA_ERROR_NOT_FOUND;

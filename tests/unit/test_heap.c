@@ -395,7 +395,12 @@ static void test_a_context_is_dropped_with_all_its_chunks(void **state)
 static void test_sizes_that_no_memory_has(void **state)
 {
 	const struct lien_heap_key key = {.context = 1};
+	struct lien_heap heap = {0};
+	struct lien_heap_block block = take(&heap, &pooled, MIB), other;
 
+	assert_int_equal(lien_heap_take(&heap, &pooled, UINT64_MAX, NULL, &other), -ENOSPC);
+	give(&heap, &block);
+	trim(&heap, 8);
 	(void)state;
 	assert_int_equal(lien_heap_chunk_bytes(&key, 0, GRANULARITY, 0), 0);
 	assert_int_equal(lien_heap_chunk_bytes(&key, UINT64_MAX, GRANULARITY, 0), 0);
