@@ -71,14 +71,14 @@ LIEN_TRANSLATED static CUcontext context_of(const struct lien_heap_block *block)
 }
 
 /* What the driver says before it looks at the address: a context that is current may have ended, or
- * work of it may be captured. */
+ * work of it may be captured. NULL: all contexts that have used the memory have ended. */
 LIEN_TRANSLATED static CUresult check_and_wait(CUcontext context)
 {
 	CUcontext current;
 
 	if (LIEN_REAL(cuStreamGetCtx)(NULL, &current) == CUDA_ERROR_CONTEXT_IS_DESTROYED)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-	return context ? lien_plain_wait(context) : CUDA_ERROR_INVALID_VALUE;
+	return context ? lien_plain_wait(context) : CUDA_SUCCESS;
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuMemFree_v2(CUdeviceptr ptr)

@@ -102,11 +102,17 @@ void lien_plain_pool_unuse(CUcontext context)
 	}
 }
 
-CUcontext lien_plain_pool_context(CUdevice device)
+LIEN_TRANSLATED CUcontext lien_plain_pool_context(CUdevice device)
 {
-	CUcontext primary = lien_plain_primary(device);
+	CUcontext last = __atomic_load_n(&pools.list[device].context, __ATOMIC_RELAXED);
+	unsigned int flags;
+	int active = 0;
 
-	return primary ? primary : __atomic_load_n(&pools.list[device].context, __ATOMIC_RELAXED);
+	if (last)
+		return last;
+	return !LIEN_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && active
+		       ? lien_plain_primary(device)
+		       : NULL;
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuMemPoolGetAttribute(
