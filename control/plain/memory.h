@@ -84,6 +84,8 @@ void lien_plain_context_forked(void);
 CUresult lien_plain_wait_prepare(CUcontext context);
 /* Waits for the work of the context, and fails, as the driver does before it frees memory. */
 CUresult lien_plain_wait(CUcontext context);
+/* Returns what is kept in the context: memory of the driver's own; 0: nothing. */
+CUdeviceptr lien_plain_wait_kept(CUcontext context);
 /* Returns the address to free; if the application frees what the control library keeps, which it
  * must have had itself before, an address in it that nobody can free. */
 CUdeviceptr lien_plain_hide(CUdeviceptr ptr);

@@ -15,19 +15,38 @@ static int find(CUdeviceptr address, struct lien_heap_block *block, int *opened)
 	return *opened;
 }
 
+/* Plain memory of a device has no range and no device pointer while another device's context is
+ * current, unless that has access to the memory's context. The driver knows, and says so of what it
+ * keeps for us in that context (wait.c); memory of a pool is never seen by other devices. */
+LIEN_TRANSLATED static CUresult reach(const struct lien_heap_block *block)
+{
+	const CUdeviceptr kept = lien_plain_wait_kept((CUcontext)(uintptr_t)block->key.context);
+	CUdeviceptr base;
+	CUdevice device;
+	CUresult result;
+	size_t bytes;
+
+	if (kept)
+		return LIEN_REAL(cuMemGetAddressRange_v2)(&base, &bytes, kept);
+	result = LIEN_REAL(cuCtxGetDevice)(&device);
+	if (result || device == block->key.device)
+		return result;
+	return CUDA_ERROR_NOT_FOUND;
+}
+
 LIEN_TRANSLATED CUresult lien_plain_cuMemGetAddressRange_v2(
 	CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
-	CUdevice device;
+	CUresult result;
 	int opened;
 
-	if (!find(ptr, &block, &opened) || !lien_plain_current() ||
-		LIEN_REAL(cuCtxGetDevice)(&device))
+	if (!find(ptr, &block, &opened) || !lien_plain_current())
 		return LIEN_REAL(cuMemGetAddressRange_v2)(
 			base, size, lien_plain_wait_keeps(ptr) ? 0 : ptr);
-	if (device != block.key.device && !opened)
-		return CUDA_ERROR_NOT_FOUND;
+	result = opened ? CUDA_SUCCESS : reach(&block);
+	if (result)
+		return result;
 	if (base)
 		*base = block.address;
 	if (size)
@@ -78,13 +97,19 @@ LIEN_TRANSLATED CUresult lien_plain_cuPointerGetAttribute(
 	void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
+	CUresult result;
 	uint64_t value;
 	size_t size;
 	int opened;
 
 	size = data && find(ptr, &block, &opened) ? value_of(attribute, &block, opened, &value) : 0;
-	if (!size)
-		return LIEN_REAL(cuPointerGetAttribute)(data, attribute, ptr);
+	if (!size) {
+		result = LIEN_REAL(cuPointerGetAttribute)(data, attribute, ptr);
+		return result || attribute != CU_POINTER_ATTRIBUTE_DEVICE_POINTER ||
+				       !find(ptr, &block, &opened) || opened || !reach(&block)
+			       ? result
+			       : CUDA_ERROR_INVALID_VALUE;
+	}
 	memcpy(data, &value, size);
 	return CUDA_SUCCESS;
 }
@@ -103,6 +128,11 @@ LIEN_TRANSLATED CUresult lien_plain_cuPointerGetAttributes(
 		return result;
 	for (i = 0; i < count; i++) {
 		size = value_of(attributes[i], &block, opened, &value);
+		if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER && !opened &&
+			reach(&block)) {
+			value = 0;
+			size = sizeof(CUdeviceptr);
+		}
 		memcpy(data[i], &value, size);
 	}
 	return CUDA_SUCCESS;

@@ -25,14 +25,14 @@ static struct {
 	LIST_HEAD(, kept) list;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static int is_kept(CUcontext context)
+static struct kept *kept_in(CUcontext context)
 {
 	struct kept *kept;
 
 	LIST_FOREACH (kept, &all.list, entry)
 		if (kept->context == context)
-			return 1;
-	return 0;
+			break;
+	return kept;
 }
 
 /* Returns whether the context had one. */
@@ -42,7 +42,7 @@ static int keep(CUcontext context, CUdeviceptr block)
 	int is;
 
 	pthread_mutex_lock(&all.lock);
-	is = is_kept(context);
+	is = kept_in(context) != NULL;
 	if (!is && (kept = calloc(1, sizeof(*kept)))) {
 		kept->context = context;
 		kept->block = block;
@@ -80,7 +80,7 @@ LIEN_TRANSLATED CUresult lien_plain_wait_prepare(CUcontext context)
 	int is;
 
 	pthread_mutex_lock(&all.lock);
-	is = is_kept(context);
+	is = kept_in(context) != NULL;
 	pthread_mutex_unlock(&all.lock);
 	return is ? CUDA_SUCCESS : prepare(context);
 }
@@ -115,6 +115,18 @@ int lien_plain_wait_keeps(CUdeviceptr address)
 	return kept != NULL;
 }
 
+CUdeviceptr lien_plain_wait_kept(CUcontext context)
+{
+	const struct kept *kept;
+	CUdeviceptr block;
+
+	pthread_mutex_lock(&all.lock);
+	kept = kept_in(context);
+	block = kept ? kept->block : 0;
+	pthread_mutex_unlock(&all.lock);
+	return block;
+}
+
 CUdeviceptr lien_plain_hide(CUdeviceptr ptr)
 {
 	return lien_plain_wait_keeps(ptr) ? ptr | 1 : ptr;
@@ -125,9 +137,7 @@ void lien_plain_wait_forget(CUcontext context)
 	struct kept *kept;
 
 	pthread_mutex_lock(&all.lock);
-	LIST_FOREACH (kept, &all.list, entry)
-		if (kept->context == context)
-			break;
+	kept = kept_in(context);
 	if (kept)
 		LIST_REMOVE(kept, entry);
 	pthread_mutex_unlock(&all.lock);

@@ -21,7 +21,8 @@ ON_PURPOSE = [
 
 # What is known to be wrong, and goes from here when it is mended. The rest of it is not drawn: known() in prog_same.c.
 KNOWN = [
-    (r"cuMem[GS]etAccess\(\d, a\d+(\+\d+)?\)", r"1", r"0.*", "plain memory has access flags"),
+    (r"cuMemGetAccess\(\d, a\d+(\+\d+)?\)", r"1|0 0", r"0.*", "plain memory has access flags"),
+    (r"cuMemSetAccess\(\d, a\d+(\+\d+)?\)", r"1", r"0.*", "plain memory has access flags"),
     (r"cuMemPoolGetAttribute\(default\d, 8\)", r"0 \d+", r"0 \d+",
      "the highest sum of the driver's memory and ours is not the sum of the highest"),
     (r"(cuPointerGet|cuMemGet|cuMemRetain|cuMemAddressFree).*a\d+ freed.*", r"\d+", r"0.*",

@@ -26,7 +26,10 @@ static void get(void)
 
 	LOOK_UP(call, cuIpcGetMemHandle);
 	say("(");
-	va = address_any(ON_DEVICE, &block);
+	va = address_any(known("the agent does not follow a handle of what was freed")
+				 ? ON_DEVICE | NOT_FREED
+				 : ON_DEVICE,
+		&block);
 	say(")");
 	if (!say_result(call(&handle, va)) && block)
 		*at = (struct handle){true, handle, block, block->number};

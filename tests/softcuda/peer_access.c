@@ -22,6 +22,16 @@ static struct pair *find(CUcontext user, CUcontext owner)
 	return NULL;
 }
 
+bool soft_peer_access(CUcontext user, CUcontext owner)
+{
+	bool has;
+
+	pthread_mutex_lock(&soft.objects);
+	has = find(user, owner) != NULL;
+	pthread_mutex_unlock(&soft.objects);
+	return has;
+}
+
 void soft_peers_drop(CUcontext context)
 {
 	struct pair *pair, *next;

@@ -10,6 +10,8 @@ struct described {
 	size_t size;
 	CUcontext context;
 	struct soft_mapping *mapping; /* NULL: pinned host memory */
+	bool bound;		      /* to its device, or to contexts with access to its own */
+	int device;
 };
 
 static bool is_host(const struct soft_mapping *mapping)
@@ -31,40 +33,46 @@ static bool describe(uintptr_t address, struct described *found)
 		found->size = mapping->bytes;
 		found->context = mapping->context;
 		found->type = is_host(mapping) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+		found->bound = mapping->kind == SOFT_PLAIN || mapping->kind == SOFT_PITCH ||
+			       mapping->kind == SOFT_ASYNC;
+		found->device = mapping->allocation->prop.location.id;
 		return true;
 	}
 	return soft_host_find(address, &found->base, &found->size, &found->context);
 }
 
-/* Seen (580.159): plain memory has no range while another device's context is current. */
-static bool is_elsewhere(const struct described *found, CUcontext context)
+/* Seen (580.159): plain memory has no range and no device pointer while another device's context is
+ * current that has no access to its context; a pool's never while another device's is. */
+static CUresult reach(const struct described *found, bool known)
 {
-	const struct soft_mapping *mapping = found->mapping;
+	CUcontext context;
+	CUresult result = soft_context_current(&context);
 
-	return mapping &&
-	       (mapping->kind == SOFT_PLAIN || mapping->kind == SOFT_PITCH ||
-		       mapping->kind == SOFT_ASYNC) &&
-	       mapping->allocation->prop.location.id != context->device;
+	if (result)
+		return result;
+	if (!known)
+		return CUDA_ERROR_NOT_FOUND;
+	return !found->bound || found->device == context->device ||
+			       (found->context && soft_peer_access(context, found->context))
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_NOT_FOUND;
 }
 
 SOFT_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
 	struct described found;
-	CUcontext context;
 	CUresult result;
 	bool known;
 
 	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
-	result = soft_context_current(&context); /* seen: INVALID_CONTEXT without one (580.159) */
+	pthread_rwlock_rdlock(&soft.lock);
+	known = describe(ptr, &found);
+	pthread_rwlock_unlock(&soft.lock);
+	result = reach(&found, known);
 	if (result)
 		return result;
-	pthread_rwlock_rdlock(&soft.lock);
-	known = describe(ptr, &found) && !is_elsewhere(&found, context);
-	pthread_rwlock_unlock(&soft.lock);
-	if (!known)
-		return CUDA_ERROR_NOT_FOUND;
 	if (base)
 		*base = found.base;
 	if (size)
@@ -214,6 +222,7 @@ static const struct attribute *find(CUpointer_attribute number)
 SOFT_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute number, CUdeviceptr ptr)
 {
 	const struct attribute *attribute = find(number);
+	CUresult result = CUDA_SUCCESS;
 	struct described found;
 	uint64_t value = 0;
 	bool has;
@@ -226,7 +235,11 @@ SOFT_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute numbe
 	pthread_rwlock_rdlock(&soft.lock);
 	has = describe(ptr, &found) && attribute->get(&found, ptr, &value);
 	pthread_rwlock_unlock(&soft.lock);
-	if (!has)
+	if (number == CU_POINTER_ATTRIBUTE_DEVICE_POINTER)
+		result = reach(&found, has);
+	if (result == CUDA_ERROR_INVALID_CONTEXT)
+		return result;
+	if (!has || result)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(data, &value, attribute->size);
 	return CUDA_SUCCESS;
@@ -237,7 +250,7 @@ SOFT_EXPORT CUresult cuPointerGetAttributes(
 	unsigned int count, CUpointer_attribute *numbers, void **data, CUdeviceptr ptr)
 {
 	struct described found;
-	bool known;
+	bool known, reached;
 
 	SOFT_FAULT();
 	if (!soft_ready())
@@ -250,11 +263,16 @@ SOFT_EXPORT CUresult cuPointerGetAttributes(
 	}
 	pthread_rwlock_rdlock(&soft.lock);
 	known = describe(ptr, &found);
+	pthread_rwlock_unlock(&soft.lock);
+	reached = !reach(&found, known);
+	pthread_rwlock_rdlock(&soft.lock);
+	known = describe(ptr, &found);
 	for (unsigned int i = 0; i < count; i++) {
 		const struct attribute *attribute = find(numbers[i]);
 		uint64_t value = 0;
 
-		if (!known || !attribute->get(&found, ptr, &value))
+		if (!known || !attribute->get(&found, ptr, &value) ||
+			(attribute->number == CU_POINTER_ATTRIBUTE_DEVICE_POINTER && !reached))
 			value = 0;
 		memcpy(data[i], &value, attribute->size);
 	}

@@ -368,8 +368,9 @@ struct CUctx_st {
 	unsigned barred; /* threads in soft_work_wait_barred(); work.c */
 };
 
-CUresult soft_context_current(CUcontext *context); /* takes no lock */
-void soft_peers_drop(CUcontext context);	   /* peer_access.c; soft.objects held */
+CUresult soft_context_current(CUcontext *context);	/* takes no lock */
+void soft_peers_drop(CUcontext context);		/* peer_access.c; soft.objects held */
+bool soft_peer_access(CUcontext user, CUcontext owner); /* cuCtxEnablePeerAccess() */
 
 /*
  * stream.c, event.c, capture.c
