@@ -76,7 +76,8 @@ LIEN_TRANSLATED static CUresult check_and_wait(CUcontext context)
 {
 	CUcontext current;
 
-	if (LIEN_REAL(cuStreamGetCtx)(NULL, &current) == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+	if (LIEN_REAL(cuStreamGetCtx)(CU_STREAM_PER_THREAD, &current) ==
+		CUDA_ERROR_CONTEXT_IS_DESTROYED)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	return context ? lien_plain_wait(context) : CUDA_SUCCESS;
 }

@@ -85,12 +85,12 @@ LIEN_TRANSLATED static struct device device_of(CUdevice device)
 }
 
 /* cuCtxGetCurrent() does not tell whether the context is in order, and neither do the functions of
- * virtual memory. */
+ * virtual memory. A question about the legacy default stream would invalidate captures. */
 LIEN_TRANSLATED CUcontext lien_plain_current(void)
 {
 	CUcontext context = NULL;
 
-	return LIEN_REAL(cuStreamGetCtx)(NULL, &context) ? NULL : context;
+	return LIEN_REAL(cuStreamGetCtx)(CU_STREAM_PER_THREAD, &context) ? NULL : context;
 }
 
 LIEN_TRANSLATED int lien_plain_place(struct lien_plain_place *place, const void *caller)

@@ -38,12 +38,12 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemGetAddressRange_v2(
 	CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
-	CUresult result;
+	CUresult result = LIEN_REAL(cuMemGetAddressRange_v2)(
+		base, size, lien_plain_wait_keeps(ptr) ? 0 : ptr);
 	int opened;
 
-	if (!find(ptr, &block, &opened) || !lien_plain_current())
-		return LIEN_REAL(cuMemGetAddressRange_v2)(
-			base, size, lien_plain_wait_keeps(ptr) ? 0 : ptr);
+	if (result || !find(ptr, &block, &opened))
+		return result;
 	result = opened ? CUDA_SUCCESS : reach(&block);
 	if (result)
 		return result;

@@ -461,10 +461,9 @@ LIEN_TRANSLATED static int alloc_async(
 	CUmemoryPool pool;
 	int found;
 
-	if (!ptr || !bytes || !lien_plain_place(&place, caller) ||
+	if (!ptr || !bytes || is_capturing(handle) || !lien_plain_place(&place, caller) ||
 		LIEN_REAL(cuStreamGetCtx)(handle, &context) ||
-		(uintptr_t)context != place.key.context || is_capturing(handle) ||
-		LIEN_REAL(cuStreamGetId)(handle, &id))
+		(uintptr_t)context != place.key.context || LIEN_REAL(cuStreamGetId)(handle, &id))
 		return 0;
 	pool = lien_plain_pool(place.key.device, wanted);
 	if (!pool)

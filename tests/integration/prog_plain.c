@@ -311,6 +311,15 @@ static void do_stream(const uint64_t *arg)
 	say(result, (uintptr_t)stream);
 }
 
+static void do_stream_blocking(const uint64_t *arg)
+{
+	CUstream stream = NULL;
+	CUresult result = cuStreamCreate(&stream, 0);
+
+	(void)arg;
+	say(result, (uintptr_t)stream);
+}
+
 static sem_t held;
 
 static void wait_there(void *unused)
@@ -758,6 +767,7 @@ static const struct {
 	{"churn", do_churn, 1},				/* CONTEXT: a thread begins */
 	{"rounds", do_rounds, 0},			/* that it made so far */
 	{"churn-stop", do_churn_stop, 0},		/* blocks whose contents were wrong */
+	{"stream-blocking", do_stream_blocking, 0},	/* waits for the default one */
 	{"stream", do_stream, 0}, {"hold", do_hold, 1}, /* STREAM: its work waits */
 	{"go-on", do_go_on, 0}, {"synchronize", do_synchronize, 1}, /* STREAM */
 	{"alloc-async", do_alloc_async, 2},			    /* BYTES STREAM */

@@ -396,6 +396,19 @@ def test_captures():
 
 
 @case()
+def test_captures_of_streams_that_wait_for_the_default_one():
+    """A question about the legacy default stream would invalidate them."""
+    with plain_session() as session:
+        job = Plain(session)
+        block, stream = job("alloc", 4 * MIB), job("stream-blocking")
+        job("capture", stream, RELAXED)
+        job("range", block)
+        job("free", job("alloc", 4 * MIB))
+        job.attempt("alloc-async", 4 * MIB, stream)  # a graph's memory: the software driver has none
+        job("capture-end", stream)
+
+
+@case()
 def test_pools_that_other_devices_use():
     """Existing memory of ours gets the access, later memory is the driver's."""
     with plain_session() as session:

@@ -85,6 +85,22 @@ CUresult soft_capture_synchronized(CUcontext context)
 	return result;
 }
 
+CUresult soft_capture_implicit(CUcontext context, bool invalidates)
+{
+	CUresult result = CUDA_SUCCESS;
+	struct soft_capture *capture;
+
+	LIST_FOREACH (capture, &captures, entry) {
+		if (capture->origin->object.context != context ||
+			capture->origin->flags & CU_STREAM_NON_BLOCKING)
+			continue;
+		if (invalidates)
+			capture->active = false;
+		result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+	}
+	return result;
+}
+
 /* The capture is over: nobody takes part in it any more. */
 static void capture_end(struct soft_capture *capture)
 {

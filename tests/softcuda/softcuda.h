@@ -405,6 +405,9 @@ CUresult soft_capture_unsafe(void);
 /* May the context be synchronized? Else its captures, in whatever mode, are invalidated (seen,
  * 580.159). */
 CUresult soft_capture_synchronized(CUcontext context);
+/* A call that is about the legacy default stream of the context, which waits for all blocking ones.
+ * soft.objects held. */
+CUresult soft_capture_implicit(CUcontext context, bool invalidates);
 /* Work for a stream: *execute is false where the stream is capturing. */
 CUresult soft_stream_submit(CUstream stream, bool *execute);
 /* The stream of a handle, the default streams included (*stream NULL). soft.objects held. */

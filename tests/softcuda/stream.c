@@ -145,6 +145,20 @@ SOFT_EXPORT CUresult cuStreamDestroy(CUstream stream)
 	return stream_destroy(stream);
 }
 
+/* Seen (580.159): what asks about the legacy default stream invalidates captures of streams that it
+ * waits for, in whatever mode. */
+static CUresult default_context(CUstream handle, CUcontext *context)
+{
+	CUresult result = soft_context_current(context);
+
+	if (result || handle == CU_STREAM_PER_THREAD)
+		return result;
+	pthread_mutex_lock(&soft.objects);
+	result = soft_capture_implicit(*context, true);
+	pthread_mutex_unlock(&soft.objects);
+	return result;
+}
+
 static CUresult get_context(CUstream handle, CUcontext *context)
 {
 	CUstream stream;
@@ -159,7 +173,7 @@ static CUresult get_context(CUstream handle, CUcontext *context)
 	if (!result && stream)
 		*context = stream->object.context;
 	pthread_mutex_unlock(&soft.objects);
-	return result || stream ? result : soft_context_current(context);
+	return result || stream ? result : default_context(handle, context);
 }
 
 SOFT_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
@@ -194,7 +208,7 @@ SOFT_EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
 	pthread_mutex_unlock(&soft.objects);
 	if (result || stream)
 		return result;
-	result = soft_context_current(&context);
+	result = default_context(handle, &context);
 	if (!result)
 		*id = (handle == CU_STREAM_PER_THREAD ? (uint64_t)gettid() << 32 | 1u << 31
 						      : 1ull << 63) |
