@@ -38,12 +38,12 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemGetAddressRange_v2(
 	CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
-	CUresult result = LIEN_REAL(cuMemGetAddressRange_v2)(
-		base, size, lien_plain_wait_keeps(ptr) ? 0 : ptr);
+	CUresult result;
 	int opened;
 
-	if (result || !find(ptr, &block, &opened))
-		return result;
+	if (!find(ptr, &block, &opened) || (opened && !lien_plain_current()))
+		return LIEN_REAL(cuMemGetAddressRange_v2)(
+			base, size, lien_plain_wait_keeps(ptr) ? 0 : ptr);
 	result = opened ? CUDA_SUCCESS : reach(&block);
 	if (result)
 		return result;
