@@ -438,13 +438,13 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 		else
 			lien_watch_probed(agent, event);
 	}
-	if (event->type == LIEN_EVENT_LIBRARY && !agent->transaction &&
-		lien_gated_library(lien_library_of(event->library.name)))
-		lien_gate_cover_late(agent); /* some of its calls are to be held */
-	if (event->type != LIEN_EVENT_PROCESS)
-		return;
 	process = lien_graph_process(agent->graph, event->pid);
 	if (!process)
+		return;
+	if (event->type == LIEN_EVENT_LIBRARY && !agent->transaction &&
+		lien_gated_library(lien_library_of(event->library.name)))
+		lien_gate_cover(agent, process); /* some of its calls are to be held */
+	if (event->type != LIEN_EVENT_PROCESS)
 		return;
 	if (event->process.complete)
 		doubt_all(agent, process);

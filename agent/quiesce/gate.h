@@ -43,8 +43,9 @@ void lien_gate_let_go(struct lien_agent *agent, struct lien_tracked *tracked);
 void lien_gate_serve(struct lien_agent *agent);
 /* The same, and what else is due. */
 void lien_gate_tick(struct lien_agent *agent);
-/* Puts the gate on libraries that processes have loaded while their memory is away. Not during a
- * transaction, which looks by itself (lien_gate_covers()). */
+/* Puts the gate on libraries that the process, or any, has loaded while its memory is away. Not
+ * during a transaction, which looks by itself (lien_gate_covers()). */
+void lien_gate_cover(struct lien_agent *agent, struct lien_process *process);
 void lien_gate_cover_late(struct lien_agent *agent);
 /* Does a thread of a user other than the transaction's wait for memory that is to be restored for
  * it? */

@@ -243,29 +243,34 @@ void lien_gate_make_late(struct lien_agent *agent)
 	}
 }
 
-void lien_gate_cover_late(struct lien_agent *agent)
+void lien_gate_cover(struct lien_agent *agent, struct lien_process *process)
 {
-	struct lien_process *process;
+	struct lien_tracked *tracked = process->agent;
 	struct lien_probe_shut range;
-	struct lien_tracked *tracked;
 	struct lien_probe_gate gate;
 	char why[200];
 	int err;
 
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
-		tracked = process->agent;
-		if (!tracked || process->presence != LIEN_CONTROL_READY || tracked->t_gate ||
-			lien_now_ns() < tracked->t_cover ||
-			!lien_probes_gate_get(agent->probes, process->pid, &gate) ||
-			gate.mapped == tracked->gate_mapped ||
-			!lien_probes_gate_holds(agent->probes, process->pid, &range))
-			continue;
-		err = attach_libraries(agent, tracked, why, sizeof(why));
-		if (!err || err == -ETIMEDOUT)
-			continue;
-		tracked->t_cover = lien_now_ns() + LIEN_GATE_AGAIN_NS;
-		lien_log(4, "process %u, whose memory is away, has loaded a library: %s",
-			process->pid, why);
-	}
+	if (!tracked || process->presence != LIEN_CONTROL_READY || tracked->t_gate ||
+		lien_now_ns() < tracked->t_cover ||
+		!lien_probes_gate_get(agent->probes, process->pid, &gate) ||
+		gate.mapped == tracked->gate_mapped ||
+		!lien_probes_gate_holds(agent->probes, process->pid, &range))
+		return;
+	err = attach_libraries(agent, tracked, why, sizeof(why));
+	if (!err || err == -ETIMEDOUT)
+		return;
+	tracked->t_cover = lien_now_ns() + LIEN_GATE_AGAIN_NS;
+	lien_log(
+		4, "process %u, whose memory is away, has loaded a library: %s", process->pid, why);
+}
+
+void lien_gate_cover_late(struct lien_agent *agent)
+{
+	struct lien_process *process;
+
+	if (!lien_probes_gates(agent->probes))
+		return;
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		lien_gate_cover(agent, process);
 }

@@ -70,8 +70,9 @@ LIEN_TRANSLATED static CUcontext context_of(const struct lien_heap_block *block)
 	return context ? context : lien_plain_pool_context(block->key.device);
 }
 
-/* What the driver says before it looks at the address: a context that is current may have ended, or
- * work of it may be captured. NULL: all contexts that have used the memory have ended. */
+/* Before the driver looks at the address it checks that the current context has not ended, and that
+ * no work of the memory's context is captured. NULL: all contexts that used the memory have ended.
+ */
 LIEN_TRANSLATED static CUresult check_and_wait(CUcontext context)
 {
 	CUcontext current;

@@ -67,7 +67,7 @@ LIEN_TRANSLATED static void let_reach(CUdevice device)
 	struct lien_heap_key key;
 
 	while (lien_plain_next(chunk.base + chunk.bytes, &chunk, &key))
-		if (!lien_plain_is_pool(key.context) && used.reach[device] >> key.device & 1)
+		if (!key.pool && used.reach[device] >> key.device & 1)
 			LIEN_REAL(cuMemSetAccess)(chunk.base, chunk.bytes, &access, 1);
 }
 

@@ -247,8 +247,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuIpcGetMemHandle(CUipcMemHandle *handle, CU
 	struct lien_plain_handle made = {.magic = LIEN_PLAIN_MAGIC};
 	struct lien_heap_block block;
 
-	if (!handle || !lien_plain_find(ptr, &block) || lien_plain_is_pool(block.key.context) ||
-		!lien_plain_current())
+	if (!handle || !lien_plain_find(ptr, &block) || block.key.pool || !lien_plain_current())
 		return LIEN_REAL(cuIpcGetMemHandle)(handle, lien_plain_wait_keeps(ptr) ? 0 : ptr);
 	if (!listen_once())
 		return CUDA_ERROR_OUT_OF_MEMORY;

@@ -121,7 +121,7 @@ void lien_plain_account(uint64_t key, int64_t used, int64_t reserved);
 /* Frees chunks of pools that nobody has memory in, and of memory of no pool; `all`: not only what
  * the pools' thresholds do not let them keep. Returns whether there were any. */
 int lien_plain_release_chunks(int all);
-/* What the driver does when somebody synchronizes: frees chunks that the pools do not keep. */
+/* Frees chunks that the pools do not keep. Call it when somebody has synchronized. */
 void lien_plain_synchronized(void);
 /* Forgets what the default pool of the device has. */
 void lien_plain_pool_drop(CUdevice device);

@@ -263,49 +263,37 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemGetInfo_v2(size_t *free, size_t *total)
 	return LIEN_REAL(cuMemGetInfo_v2)(free, total);
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuCtxSynchronize(void)
+/* The driver has synchronized, or has failed to. */
+LIEN_TRANSLATED static CUresult after(CUresult result)
 {
-	CUresult result = LIEN_REAL(cuCtxSynchronize)();
-
 	if (!result)
 		lien_plain_synchronized();
 	return result;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuCtxSynchronize(void)
+{
+	return after(LIEN_REAL(cuCtxSynchronize)());
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuCtxSynchronize_v2(CUcontext context)
 {
-	CUresult result = LIEN_REAL(cuCtxSynchronize_v2)(context);
-
-	if (!result)
-		lien_plain_synchronized();
-	return result;
+	return after(LIEN_REAL(cuCtxSynchronize_v2)(context));
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuStreamSynchronize(CUstream stream)
 {
-	CUresult result = LIEN_REAL(cuStreamSynchronize)(stream);
-
-	if (!result)
-		lien_plain_synchronized();
-	return result;
+	return after(LIEN_REAL(cuStreamSynchronize)(stream));
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuStreamSynchronize_ptsz(CUstream stream)
 {
-	CUresult result = LIEN_REAL(cuStreamSynchronize_ptsz)(stream);
-
-	if (!result)
-		lien_plain_synchronized();
-	return result;
+	return after(LIEN_REAL(cuStreamSynchronize_ptsz)(stream));
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuEventSynchronize(CUevent event)
 {
-	CUresult result = LIEN_REAL(cuEventSynchronize)(event);
-
-	if (!result)
-		lien_plain_synchronized();
-	return result;
+	return after(LIEN_REAL(cuEventSynchronize)(event));
 }
 
 void lien_plain_pool_forked(void)

@@ -34,6 +34,13 @@ LIEN_TRANSLATED static CUresult reach(const struct lien_heap_block *block)
 	return CUDA_ERROR_NOT_FOUND;
 }
 
+/* The block has no device pointer there, whatever the driver says of virtual memory. */
+LIEN_TRANSLATED static int is_out_of_reach(
+	CUpointer_attribute attribute, const struct lien_heap_block *block, int opened)
+{
+	return attribute == CU_POINTER_ATTRIBUTE_DEVICE_POINTER && !opened && reach(block);
+}
+
 LIEN_TRANSLATED CUresult lien_plain_cuMemGetAddressRange_v2(
 	CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
@@ -61,7 +68,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemGetAddressRange_v2(
 static size_t value_of(CUpointer_attribute attribute, const struct lien_heap_block *block,
 	int opened, uint64_t *value)
 {
-	int pool = lien_plain_is_pool(block->key.context);
+	const int pool = block->key.pool;
 
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -100,18 +107,18 @@ LIEN_TRANSLATED CUresult lien_plain_cuPointerGetAttribute(
 	CUresult result;
 	uint64_t value;
 	size_t size;
-	int opened;
+	int opened, ours;
 
-	size = data && find(ptr, &block, &opened) ? value_of(attribute, &block, opened, &value) : 0;
-	if (!size) {
-		result = LIEN_REAL(cuPointerGetAttribute)(data, attribute, ptr);
-		return result || attribute != CU_POINTER_ATTRIBUTE_DEVICE_POINTER ||
-				       !find(ptr, &block, &opened) || opened || !reach(&block)
-			       ? result
-			       : CUDA_ERROR_INVALID_VALUE;
+	ours = data && find(ptr, &block, &opened);
+	size = ours ? value_of(attribute, &block, opened, &value) : 0;
+	if (size) {
+		memcpy(data, &value, size);
+		return CUDA_SUCCESS;
 	}
-	memcpy(data, &value, size);
-	return CUDA_SUCCESS;
+	result = LIEN_REAL(cuPointerGetAttribute)(data, attribute, ptr);
+	return !result && ours && is_out_of_reach(attribute, &block, opened)
+		       ? CUDA_ERROR_INVALID_VALUE
+		       : result;
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuPointerGetAttributes(
@@ -128,8 +135,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuPointerGetAttributes(
 		return result;
 	for (i = 0; i < count; i++) {
 		size = value_of(attributes[i], &block, opened, &value);
-		if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER && !opened &&
-			reach(&block)) {
+		if (is_out_of_reach(attributes[i], &block, opened)) {
 			value = 0;
 			size = sizeof(CUdeviceptr);
 		}

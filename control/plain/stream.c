@@ -8,12 +8,9 @@
  * An event belongs to a context, and is gone with it. So only events of the context that the caller
  * uses are touched: nobody may destroy that meanwhile.
  */
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/queue.h>
 
-#include "control/driver/gate.h"
 #include "control/plain/memory.h"
 
 #define CALLER __builtin_return_address(0)
@@ -215,35 +212,36 @@ static void has_reached(struct stream *stream, const struct point *reached)
 	lien_plain_unlock();
 }
 
-/* An error other than "not ready" means that the context is broken, and its work over. */
+/* Returns whether it has come further. In another mode a question about an event invalidates
+ * captures. An error other than "not ready" means that the context is broken, and its work over. */
 LIEN_TRANSLATED static int look_at(struct stream *stream, int wait)
 {
-	struct point point;
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	struct point point = oldest(stream);
 	CUresult result;
 	int any = 0;
 
-	for (; (point = oldest(stream)).turn; any = 1) {
+	if (!point.turn || LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode))
+		return 0;
+	for (; point.turn; point = oldest(stream), any = 1) {
 		result = wait ? LIEN_REAL(cuEventSynchronize)(point.event)
 			      : LIEN_REAL(cuEventQuery)(point.event);
 		if (result == CUDA_ERROR_NOT_READY)
 			break;
 		has_reached(stream, &point);
 	}
+	LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 	return any;
 }
 
 /* Returns whether any has come further. */
 LIEN_TRANSLATED static int look_at_all(CUcontext context, int wait)
 {
-	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	struct stream *stream = NULL;
 	int any = 0;
 
-	if (!context || LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode))
-		return 0;
-	while ((stream = next_of(context, stream)))
+	while (context && (stream = next_of(context, stream)))
 		any |= look_at(stream, wait);
-	LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 	return any;
 }
 

@@ -11,22 +11,18 @@
  *
  * The peak is what the device had in use at most, less what it had when this began.
  */
-#include <dlfcn.h>
-#include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <lien/cuda_abi.h>
-
 #define STREAMS_MAX 64
 #define LIVE_MAX    4096
 #define MIB	    1048576.0
 
 /* clang-format off */
-#define FUNCTIONS(X) \
+#define DRIVER_FUNCTIONS(X) \
 	X(cuInit) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuCtxSynchronize) \
 	X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamWaitEvent) X(cuEventCreate) \
 	X(cuEventRecord) X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemAlloc_v2) X(cuMemFree_v2) \
@@ -34,11 +30,7 @@
 	X(cuMemPoolGetAttribute) X(cuMemsetD8Async)
 /* clang-format on */
 
-static struct {
-#define MEMBER(name) __typeof__(&name) name;
-	FUNCTIONS(MEMBER)
-#undef MEMBER
-} cuda;
+#include "tests/gpu/late_bound.h"
 
 struct nvml_memory {
 	unsigned long long total, free, used;
@@ -58,26 +50,11 @@ static struct {
 	unsigned stream;
 } live[LIVE_MAX];
 
-static void must(int result, const char *what)
+static void find_nvml(void)
 {
-	if (!result)
-		return;
-	fprintf(stderr, "prog_pools: %s: %d\n", what, result);
-	exit(1);
-}
-
-static void bind(void)
-{
-	void *library = dlopen("libcuda.so.1", RTLD_NOW), *nvml;
+	void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
 	int (*init)(void), (*get)(unsigned, void **);
 
-	must(!library, "libcuda.so.1");
-#define BIND(name)                                                                                 \
-	cuda.name = (__typeof__(cuda.name))dlsym(library, #name);                                  \
-	must(!cuda.name, #name);
-	FUNCTIONS(BIND)
-#undef BIND
-	nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
 	if (!nvml)
 		return;
 	init = (__typeof__(init))dlsym(nvml, "nvmlInit_v2");
@@ -93,7 +70,7 @@ static uint64_t used(void)
 
 	if (nvml_memory && !nvml_memory(nvml_device, &memory))
 		return memory.used;
-	must(cuda.cuMemGetInfo_v2(&left, &total), "cuMemGetInfo_v2");
+	CUDA(cuMemGetInfo_v2(&left, &total));
 	return total - left;
 }
 
@@ -120,28 +97,28 @@ static void pair(unsigned round, size_t bytes, int sync)
 	CUstream stream = streams[round % streams_count];
 	CUdeviceptr at;
 
-	must(cuda.cuMemAllocAsync(&at, bytes, stream), "cuMemAllocAsync");
-	must(cuda.cuMemFreeAsync(at, stream), "cuMemFreeAsync");
+	CUDA(cuMemAllocAsync(&at, bytes, stream));
+	CUDA(cuMemFreeAsync(at, stream));
 	if (sync)
-		must(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize");
+		CUDA(cuStreamSynchronize(stream));
 }
 
 static void plain(size_t bytes)
 {
 	CUdeviceptr at;
 
-	must(cuda.cuMemAlloc_v2(&at, bytes), "cuMemAlloc_v2");
-	must(cuda.cuMemFree_v2(at), "cuMemFree_v2");
+	CUDA(cuMemAlloc_v2(&at, bytes));
+	CUDA(cuMemFree_v2(at));
 }
 
 /* Frees it in a stream that need not be its own. */
 static void end(unsigned i, unsigned stream)
 {
 	if (stream != live[i].stream) {
-		must(cuda.cuEventRecord(events[live[i].stream], streams[live[i].stream]), "record");
-		must(cuda.cuStreamWaitEvent(streams[stream], events[live[i].stream], 0), "wait");
+		CUDA(cuEventRecord(events[live[i].stream], streams[live[i].stream]));
+		CUDA(cuStreamWaitEvent(streams[stream], events[live[i].stream], 0));
 	}
-	must(cuda.cuMemFreeAsync(live[i].at, streams[stream]), "cuMemFreeAsync");
+	CUDA(cuMemFreeAsync(live[i].at, streams[stream]));
 }
 
 static void turn(size_t bytes, unsigned *count, size_t *sum)
@@ -158,9 +135,8 @@ static void turn(size_t bytes, unsigned *count, size_t *sum)
 	}
 	live[*count].stream = below(streams_count);
 	live[*count].bytes = size;
-	must(cuda.cuMemAllocAsync(&live[*count].at, size, streams[live[*count].stream]),
-		"cuMemAllocAsync");
-	must(cuda.cuMemsetD8Async(live[*count].at, 1, size, streams[live[*count].stream]), "set");
+	CUDA(cuMemAllocAsync(&live[*count].at, size, streams[live[*count].stream]));
+	CUDA(cuMemsetD8Async(live[*count].at, 1, size, streams[live[*count].stream]));
 	*sum += size;
 	++*count;
 }
@@ -170,14 +146,14 @@ static void begin(unsigned count)
 	CUcontext context;
 	unsigned i;
 
-	must(cuda.cuInit(0), "cuInit");
-	must(cuda.cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
-	must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
-	must(cuda.cuDeviceGetDefaultMemPool(&pool, 0), "cuDeviceGetDefaultMemPool");
+	CUDA(cuInit(0));
+	CUDA(cuDevicePrimaryCtxRetain(&context, 0));
+	CUDA(cuCtxSetCurrent(context));
+	CUDA(cuDeviceGetDefaultMemPool(&pool, 0));
 	streams_count = count < STREAMS_MAX ? count : STREAMS_MAX;
 	for (i = 0; i < streams_count; i++) {
-		must(cuda.cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-		must(cuda.cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+		CUDA(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+		CUDA(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
 	}
 }
 
@@ -190,13 +166,13 @@ int main(int argc, char **argv)
 
 	if (argc != 5)
 		return 2;
-	bind();
+	bind_driver();
+	find_nvml();
 	begin(atoi(argv[2]));
 	bytes = strtoull(argv[3], NULL, 0);
 	rounds = atoi(argv[4]);
 	if (!strcmp(argv[1], "live"))
-		must(cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep),
-			"cuMemPoolSetAttribute");
+		CUDA(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
 	pair(0, 65536, 1); /* what the first one makes stays */
 	before = used();
 	began = now_us();
@@ -212,10 +188,9 @@ int main(int argc, char **argv)
 			peak = now > before && now - before > peak ? now - before : peak;
 		}
 	}
-	must(cuda.cuCtxSynchronize(), "cuCtxSynchronize");
+	CUDA(cuCtxSynchronize());
 	began = now_us() - began;
-	must(cuda.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &reserved),
-		"cuMemPoolGetAttribute");
+	CUDA(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &reserved));
 	printf("us %.2f peak_mib %.0f reserved_mib %.0f\n", began / rounds, peak / MIB,
 		reserved / MIB);
 	return 0;

@@ -5,7 +5,8 @@
  * this says before it which functions it wants, as lists of X(name) and X(name, (arguments)):
  *
  *	DRIVER_FUNCTIONS(X)	the driver's; <lien/cuda_abi.h> declares them
- *	NCCL_OPTIONAL(X)	NCCL's beside SYNC_NCCL_FUNCTIONS; NULL where this NCCL has none
+ *	NCCL_OPTIONAL(X)	NCCL's beside SYNC_NCCL_FUNCTIONS; NULL where this NCCL has none.
+ *				Not defined: nothing of NCCL's
  *
  * `driver` and `nccl` have a member for each. CUDA(call) and NCCL(call) end the program with
  * "failed WHY" on standard output and status 1 unless the call succeeds. Not for several threads.
@@ -20,20 +21,11 @@
 
 #include <lien/cuda_abi.h>
 
-#include "tests/integration/sync_nccl.h"
-
 static struct {
 #define MEMBER(name) __typeof__(&name) name;
 	DRIVER_FUNCTIONS(MEMBER)
 #undef MEMBER
 } driver;
-
-static struct {
-#define MEMBER(name, arguments) ncclResult_t(*name) arguments;
-	SYNC_NCCL_FUNCTIONS(MEMBER)
-	NCCL_OPTIONAL(MEMBER)
-#undef MEMBER
-} nccl;
 
 static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *format, ...)
 {
@@ -55,13 +47,6 @@ static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *for
 			fail("%s: %d", #call, result_);                                            \
 	} while (0)
 
-#define NCCL(call)                                                                                 \
-	do {                                                                                       \
-		ncclResult_t result_ = nccl.call;                                                  \
-		if (result_)                                                                       \
-			fail("%s: %d", #call, result_);                                            \
-	} while (0)
-
 static void bind_driver(void)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -75,6 +60,24 @@ static void bind_driver(void)
 	DRIVER_FUNCTIONS(BIND)
 #undef BIND
 }
+
+#ifdef NCCL_OPTIONAL
+
+#include "tests/integration/sync_nccl.h"
+
+static struct {
+#define MEMBER(name, arguments) ncclResult_t(*name) arguments;
+	SYNC_NCCL_FUNCTIONS(MEMBER)
+	NCCL_OPTIONAL(MEMBER)
+#undef MEMBER
+} nccl;
+
+#define NCCL(call)                                                                                 \
+	do {                                                                                       \
+		ncclResult_t result_ = nccl.call;                                                  \
+		if (result_)                                                                       \
+			fail("%s: %d", #call, result_);                                            \
+	} while (0)
 
 static void bind_nccl(const char *path)
 {
@@ -114,5 +117,7 @@ static int say_devices(void)
 	printf("devices %d\n", count);
 	return 0;
 }
+
+#endif
 
 #endif

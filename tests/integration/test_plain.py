@@ -409,6 +409,19 @@ def test_captures_of_streams_that_wait_for_the_default_one():
 
 
 @case()
+def test_frees_in_a_stream_beside_a_capture():
+    """A question how far the stream has come would invalidate it, unless the thread's mode allows that."""
+    with plain_session() as session:
+        job = Plain(session)
+        one, other = job("stream"), job("stream")
+        blocks = [job("alloc-async", 4 * MIB, one) for _ in range(4)]
+        job("capture", other, GLOBAL)
+        for block in blocks:
+            job("free-async", block, one)
+        job("capture-end", other)
+
+
+@case()
 def test_pools_that_other_devices_use():
     """Existing memory of ours gets the access, later memory is the driver's."""
     with plain_session() as session:

@@ -74,7 +74,7 @@ static void retain(void)
 	primary[device].retained++;
 }
 
-/* What is in the pool of a device whose primary context ends is not looked at any more. */
+/* The pool of a device whose primary context has ended is not looked at any more. */
 static void primary_gone(int device)
 {
 	context_gone(&primary[device]);

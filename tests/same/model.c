@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What the program has: contexts, each thread's stack of them, pools and blocks of memory. */
+/* The program's contexts, each thread's stack of them, its pools and blocks of memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What can be asked about an address. */
+/* Queries about an address. */
 #include <string.h>
 
 #include "same.h"

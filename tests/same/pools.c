@@ -138,7 +138,7 @@ static void create(void)
 	say(" %s", pool_name(handle));
 }
 
-/* What was allocated from it stays until it is freed. */
+/* Memory that was allocated from it stays until it is freed. */
 static void destroy(void)
 {
 	struct pool *pool = pool_any(!one_in(10));

@@ -120,7 +120,7 @@ struct block {
 	unsigned opens; /* of it by the other process */
 };
 
-/* What capture there is: one at a time. */
+/* The capture that is under way: there is one at a time. */
 extern struct capture {
 	struct stream *stream; /* NULL: none */
 	CUstreamCaptureMode mode;
@@ -136,7 +136,7 @@ unsigned contexts_made(void);	   /* that are alive and not primary */
 void context_gone(struct context *context);
 const char *context_name(CUcontext handle);
 
-/* What each thread has on its stack, as far as we know. */
+/* Each thread's stack of contexts, as the program has made it. */
 struct context *current(void); /* NULL: none, or not one that is alive */
 void current_push(struct context *context);
 void current_pop(void);
