@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Attaches probes to a library's calls, once per file. */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include "loader/hash.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/probes_internal.h"
+#include "loader/probes/uprobe_close.h"
 #include "loader/probes/code.h"
 #include "loader/discover/untrusted.h"
 
@@ -40,17 +42,21 @@ struct lien_attached *lien_attached_new(const char *name)
 void lien_attached_free(struct lien_attached *attached)
 {
 	unsigned i;
+	int fd;
 
 	lien_making_abandon(&attached->making);
 	for (i = 0; i < attached->links_count; i++) {
 		/* Otherwise libbpf would disable the event, pinned or not. */
 		if (attached->pins)
 			bpf_link__disconnect(attached->links[i]);
+		fd = fcntl(bpf_link__fd(attached->links[i]), F_DUPFD_CLOEXEC, 0);
 		bpf_link__destroy(attached->links[i]);
+		if (fd >= 0)
+			lien_uprobe_close(fd);
 	}
 	for (i = 0; i < 2; i++)
 		if (attached->multi[i] >= 0)
-			close(attached->multi[i]);
+			lien_uprobe_close(attached->multi[i]);
 	free(attached->file.path);
 	free(attached->aliases);
 	free(attached);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "loader/discover/detached.h"
+#include "loader/probes/uprobe_close.h"
 
 #define STACK 65536
 
@@ -78,7 +79,7 @@ void lien_close_later_by(void (*work)(void *arg), void *arg)
 
 static void close_one(void *fd)
 {
-	close((int)(intptr_t)fd);
+	lien_uprobe_close((int)(intptr_t)fd);
 }
 
 void lien_close_later(int fd)
@@ -96,7 +97,7 @@ static void close_all(void *of)
 	struct all *all = of;
 
 	while (all->count)
-		close(all->fds[--all->count]);
+		lien_uprobe_close(all->fds[--all->count]);
 	free(all);
 }
 
@@ -111,7 +112,7 @@ void lien_close_all_later(const int *fds, unsigned count)
 		if (fds[i] >= 0 && all)
 			all->fds[all->count++] = fds[i];
 		else if (fds[i] >= 0)
-			close(fds[i]);
+			lien_uprobe_close(fds[i]);
 	if (all && all->count)
 		lien_close_later_by(close_all, all);
 	else

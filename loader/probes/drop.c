@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "loader/probes/close_later.h"
+#include "loader/probes/uprobe_close.h"
 #include "loader/probes/probes_internal.h"
 
 struct dropped {
@@ -21,7 +22,7 @@ static void free_dropped(void *arg)
 
 	for (i = 0; i < dropped->count; i++)
 		if (dropped->fds[i] >= 0)
-			close(dropped->fds[i]);
+			lien_uprobe_close(dropped->fds[i]);
 	lien_attached_free(dropped->attached);
 	free(dropped);
 }

@@ -12,6 +12,7 @@
 #include "loader/discover/detached.h"
 #include "loader/probes/close_later.h"
 #include "loader/probes/gate.h"
+#include "loader/probes/uprobe_close.h"
 #include "loader/probes/make_link.h"
 
 #define STACK 65536
@@ -132,7 +133,7 @@ static void *remove_all(void *of)
 	while ((i = next_removed(links)) >= 0) {
 		fd = lien_keep_gate_link_take(removal->probes, links, i);
 		if (fd >= 0)
-			close(fd);
+			lien_uprobe_close(fd);
 		pthread_mutex_lock(&lock);
 		links->left = i;
 		pthread_mutex_unlock(&lock);
@@ -286,7 +287,7 @@ void lien_gate_links_free(struct lien_probes *probes)
 		links = probes->gate_links[0];
 		for (i = 0; i < links->left; i++)
 			if (links->fds[i] >= 0)
-				close(links->fds[i]);
+				lien_uprobe_close(links->fds[i]);
 		lien_gate_links_forget(probes, links);
 	}
 	free(probes->gate_links);

@@ -152,11 +152,10 @@ int lien_pins_take(struct lien_pins *pins, const char *name)
 
 void lien_pins_drop(struct lien_pins *pins, const char *name)
 {
-	int fd = lien_pins_take(pins, name);
+	char path[512];
 
-	/* Drops the last reference here, at once; unlink() may leave that to a worker. */
-	if (fd >= 0)
-		close(fd);
+	path_of(pins, name, path, sizeof(path));
+	unlink(path);
 }
 
 void lien_pins_each(

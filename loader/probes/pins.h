@@ -31,7 +31,8 @@ int lien_pins_get(const struct lien_pins *pins, const char *name);
 bool lien_pins_has(const struct lien_pins *pins, const char *name);
 /* Removes the name. Returns an fd of the map or link, which the caller closes, or -errno. */
 int lien_pins_take(struct lien_pins *pins, const char *name);
-/* Removes a link that nobody else has open: it is detached when this returns. */
+/* Removes the name. A link that nobody else has open is detached a little later, by a kernel thread
+ * (loader/probes/uprobe_close.h). */
 void lien_pins_drop(struct lien_pins *pins, const char *name);
 /* Calls fn for each name until it returns false; fn may drop that name. */
 void lien_pins_each(

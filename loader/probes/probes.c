@@ -18,6 +18,7 @@
 #include "loader/probes/map_each.h"
 #include "loader/probes/probes_internal.h"
 #include "loader/discover/untrusted.h"
+#include "loader/probes/uprobe_close.h"
 #include "loader/probes/uprobe_multi.h"
 
 static int on_record(void *context, void *data, size_t size)
@@ -175,6 +176,7 @@ int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *
 		return explain(-ENOMEM, "cannot start", error, error_size);
 	probes->config = *config;
 	libbpf_set_print(print);
+	lien_uprobe_close_prepare();
 	err = open_and_load(probes, error, error_size);
 	if (err)
 		goto failed;
@@ -211,7 +213,7 @@ void lien_probes_close(struct lien_probes *probes)
 	for (i = 0; i < probes->following_count; i++) {
 		lien_making_abandon(&probes->following[i].making);
 		if (probes->following[i].link >= 0)
-			close(probes->following[i].link);
+			lien_uprobe_close(probes->following[i].link);
 	}
 	free(probes->following);
 	lien_gate_links_free(probes);

@@ -14,7 +14,7 @@ import sys
 import time
 
 from lien_test import (
-    LIEN, MIB, SOFTNCCL, Driver, Session, alive, case, check, equal, main, program, state_of,
+    LIEN, MIB, SOFTCUDA, SOFTNCCL, Driver, Session, alive, case, check, equal, main, program, state_of,
     stays, wait_for)
 from users import ALICE, Shared
 
@@ -415,6 +415,33 @@ def test_signals_to_the_agent():
             agent.signal(number)
             equal(agent.wait(), 0, "exit status after %s: %s" % (number, agent.said()))
             agent = session.start_agent()
+
+
+def probed(process):
+    """Functions of the driver in whose first byte the process has a breakpoint."""
+    path = os.path.realpath(os.path.join(SOFTCUDA, "libcuda.so.1"))
+    symbols = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
+    with open("/proc/%d/maps" % process.pid) as maps:
+        base = next(int(line.split("-")[0], 16) for line in maps if path in line)
+    with open("/proc/%d/mem" % process.pid, "rb", buffering=0) as memory:
+        return [name for at, kind, name in map(str.split, symbols.splitlines())
+                if kind == "T" and os.pread(memory.fileno(), 1, base + int(at, 16)) == b"\xcc"]
+
+
+@case()
+def test_killed_while_it_stops():
+    """The agent is killed while the kernel takes its probes off: none stays. (Those would belong to no file once
+    this one is gone, and break the next file that the kernel keeps in the same place.)"""
+    with Session(fresh=True) as session:
+        job = session.driver(control=False)
+        for delay_us in range(0, 16000, 1000):
+            agent = session.start_agent(keep=False)
+            wait_for("it is probed", lambda: probed(job))
+            agent.signal(signal.SIGTERM)
+            time.sleep(delay_us / 1e6)
+            session.kill_agent()
+            equal(session.clean(), None, "lien agent --clean")
+            wait_for("no probe is left after %d us" % delay_us, lambda: not probed(job), 20)
 
 
 @case()

@@ -20,6 +20,7 @@
 #include "loader/probes/gate_files.h"
 #include "loader/probes/gate_links.h"
 #include "loader/probes/make_link.h"
+#include "loader/probes/uprobe_close.h"
 
 #define PLACES	3
 #define KEPT_NS (LIEN_GATE_LINKS_KEPT_S * 1000000000ull)
@@ -104,6 +105,11 @@ void lien_making_abandon(struct lien_making **making)
 }
 
 void lien_close_later(int fd)
+{
+	assert_int_equal(close(fd), 0);
+}
+
+void lien_uprobe_close(int fd)
 {
 	assert_int_equal(close(fd), 0);
 }
