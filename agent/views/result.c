@@ -139,6 +139,15 @@ json_t *lien_view_shortfalls(struct lien_graph *graph, const struct lien_viewer 
 	return list;
 }
 
+/* The driver knows how much of a device is free, not who has freed it: what exceeds that which the
+ * process has dropped is others'. */
+static json_int_t freed_by(const struct lien_transaction_process *process)
+{
+	const json_int_t dropped = process->bytes + process->discarded;
+
+	return process->freed_bytes < dropped ? process->freed_bytes : dropped;
+}
+
 json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan,
 	const struct lien_shortfalls *shortfalls)
 {
@@ -164,7 +173,7 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 				      "bytes", (json_int_t)process->bytes, "discarded_bytes",
 				      (json_int_t)process->discarded, "verified_bytes",
 				      (json_int_t)process->verified, "freed_bytes",
-				      is_offload ? json_integer(process->freed_bytes) : json_null(),
+				      is_offload ? json_integer(freed_by(process)) : json_null(),
 				      "ms", ms));
 	}
 	return json_pack(

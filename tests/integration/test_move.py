@@ -224,9 +224,9 @@ def test_nothing_to_do():
 @case()
 def test_why_there_is_nothing_to_do():
     """By process: what is not selected, and what moves it; what cannot be moved at all; who takes no orders."""
-    def said(*options):
+    def said(*options, code=0):
         outcome = session.lien("offload", *options)
-        equal(outcome.code, 0, outcome)
+        equal(outcome.code, code, outcome)
         return " ".join(outcome.out.split())
 
     with Session() as session:
@@ -248,10 +248,25 @@ def test_why_there_is_nothing_to_do():
                 "process %d (prog_driver): it has no control library: `lien attach` gives it one; 2.0 MiB of "
                 "prog_driver not selected" % bare.pid):
             check(words in text, words, text)
-        text = said("--pid", plain.pid, "--owner", "all")
+        text = said("--pid", plain.pid, "--owner", "all", code=1)
         check("process %d (prog_driver): 3.0 MiB selected, and not movable (see below)" % plain.pid in text and
               "cudaMalloc memory" in text and str(mine.pid) not in text, text)
         equal(session.ask("offload", "--owner", "all")["bytes"], 2 * MIB, "as it was said")
+        session.ask("restore")
+
+
+@case()
+def test_what_came_free_of_each():
+    """Two jobs that move at once on one device: the driver's figure is of both, and each is shown its own."""
+    with Session() as session:
+        session.start_agent()
+        jobs = [session.driver() for _ in range(2)]
+        for count, job in enumerate(jobs, 1):
+            job("make", count * 4 * MIB, 0)
+        session.ready(*[job.pid for job in jobs])
+        result = session.ask("offload", "--owner", "all")
+        equal({part["pid"]: part["freed_bytes"] for part in result["processes"]},
+              {jobs[0].pid: 4 * MIB, jobs[1].pid: 8 * MIB}, "freed")
         session.ask("restore")
 
 

@@ -185,8 +185,9 @@ static void explain_freed(const json_t *processes)
 			!strcmp(freed.text, lien_size(lien_moved_bytes(process)).text))
 			continue;
 		lien_print_wrapped(stdout, 2,
-			"FREED: how much more of the process's GPUs is free, as the driver says. "
-			"What other processes free or take there meanwhile is part of it.");
+			"FREED: how much more of the process's GPUs is free, as the driver says, "
+			"at "
+			"most what it has moved. What others take there meanwhile makes it less.");
 		printf("\n");
 		break;
 	}
@@ -390,6 +391,20 @@ static bool add_list(json_t *request, const char *member, const struct lien_name
 	return true;
 }
 
+/* Returns true if an offload was to move memory, and all of it must stay. */
+static bool moved_nothing_selected(const json_t *result)
+{
+	const json_t *idle = json_object_get(result, "idle"), *entry;
+	size_t i;
+
+	if (strcmp(lien_get_text(result, "outcome"), "nothing to do"))
+		return false;
+	json_array_foreach (idle, i, entry)
+		if (lien_get_number(entry, "bytes") > lien_get_number(entry, "not_selected_bytes"))
+			return true;
+	return false;
+}
+
 /* Takes ownership of request. */
 static int carry_out(const struct words *words, json_t *request, const char *socket, bool json,
 	unsigned retry_ms)
@@ -422,8 +437,14 @@ static int carry_out(const struct words *words, json_t *request, const char *soc
 		lien_print_json(stdout, result);
 	else
 		print_result(words, result, socket, wall_ms);
+	code = LIEN_EXIT_OK;
+	if (moved_nothing_selected(result)) {
+		lien_complain(words->usage->command,
+			"nothing was moved: what is selected cannot be; `lien mem` says why");
+		code = LIEN_EXIT_FAILURE;
+	}
 	json_decref(result);
-	return LIEN_EXIT_OK;
+	return code;
 }
 
 /* On several nodes. Takes ownership of request. */
