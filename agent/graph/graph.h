@@ -393,6 +393,8 @@ struct lien_process {
 	uint64_t held_bytes, held_items; /* offloaded by an earlier agent; set by the agent */
 	/* host memory, according to its control library's last reply */
 	uint64_t arena_bytes, arena_used;
+	/* The call for which its memory came back by itself; set by the agent. */
+	const char *used_in;
 	void *agent;			      /* owned by the agent, not by the graph */
 	const struct lien_ordinals *ordinals; /* NULL: not known; set by the agent */
 	struct lien_handle_tree handles;

@@ -182,6 +182,7 @@ void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use)
 		agent->request.selection.groups_count || agent->request.selection.tags_count;
 	struct lien_probe_shut range;
 	struct lien_tracked *tracked;
+	struct lien_process *process;
 	unsigned i;
 
 	for (i = 0; i < agent->plan.processes_count; i++) {
@@ -189,6 +190,9 @@ void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use)
 		if (!tracked)
 			continue;
 		tracked->on_use = on_use;
+		process = lien_graph_process(agent->graph, tracked->pid);
+		if (process)
+			process->used_in = NULL;
 		tracked->use_all = on_use == LIEN_ON_USE_RESTORE && !named &&
 				   (tracked->use_all || !tracked->gate_was_shut);
 		if (on_use != LIEN_ON_USE_IGNORE ||

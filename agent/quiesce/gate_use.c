@@ -173,6 +173,7 @@ void lien_gate_serve(struct lien_agent *agent)
 	struct lien_restore_how how = {.timeout_ms = RESTORE_MS};
 	struct lien_selection selection = {0};
 	struct use first = {.agent = agent};
+	struct lien_process *process;
 	uint64_t group;
 	char error[400] = "";
 	const char *call;
@@ -217,6 +218,9 @@ void lien_gate_serve(struct lien_agent *agent)
 			agent, &selection, &how, &nothing, error, sizeof(error));
 	}
 	agent->transaction_own = !err && !nothing;
+	process = lien_graph_process(agent->graph, pid);
+	if (process && agent->transaction_own)
+		process->used_in = call;
 	if (err || nothing)
 		lien_log(4, "no restore for process %u: %s", pid,
 			err ? error : "nothing of it is away");

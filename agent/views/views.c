@@ -128,7 +128,7 @@ static json_t *view_process(struct lien_process *process)
 		state = sums.bytes || sums.imported ? "partly offloaded" : "offloaded";
 	return json_pack(
 		"{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:s?, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:o, "
-		"s:o}",
+		"s:o, s:s?}",
 		"pid", (json_int_t)process->pid, "command", process->command, "uid",
 		(json_int_t)process->uid, "state", state, "complete", lien_process_whole(process),
 		"control", presence(process), "movable",
@@ -138,7 +138,7 @@ static json_t *view_process(struct lien_process *process)
 		(json_int_t)sums.inferred, "imported_bytes", (json_int_t)sums.imported,
 		"offloaded_bytes", (json_int_t)sums.offloaded, "arena_bytes",
 		known_bytes(process, process->arena_bytes), "arena_used_bytes",
-		known_bytes(process, process->arena_used));
+		known_bytes(process, process->arena_used), "used_in", process->used_in);
 }
 
 static json_t *view_processes(struct lien_graph *graph, const struct lien_viewer *viewer)

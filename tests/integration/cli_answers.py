@@ -14,7 +14,7 @@ def process(pid, rank, nranks, **changes):
                   for i in range(4)],
         "bytes": 2730491904, "nccl_bytes": 2730491904, "nccl_inferred_bytes": 0,
         "imported_bytes": 1409286144, "offloaded_bytes": 0, "arena_bytes": 0,
-        "arena_used_bytes": 0, **changes}
+        "arena_used_bytes": 0, "used_in": None, **changes}
 
 
 PS = {"processes": [

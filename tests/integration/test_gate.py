@@ -153,6 +153,12 @@ def test_on_use_restore():
         session.ask("offload", "--retry", "20000", "--on-use", "restore")
         goes_on(job)
         equal({session.process(pid)["state"] for pid in job.pids}, {"running"}, "states")
+        used = [pid for pid in job.pids if session.process(pid)["used_in"]]
+        said = " ".join(session.lien("ps").out.split())
+        check(used and all("process %d (prog_train) has its memory back: it called" % pid in said for pid in used), said)
+        session.ask("offload", "--retry", "20000", "--on-use", "wait")
+        session.ask("restore")
+        equal([session.process(pid)["used_in"] for pid in job.pids], [None] * len(job.pids), "after a restore as asked")
 
 
 @case()

@@ -187,6 +187,24 @@ static void print_dead(const json_t *dead)
 			lien_get_text(row, "owner"));
 }
 
+static void print_used(const json_t *processes)
+{
+	const json_t *process;
+	const char *call;
+	size_t i;
+
+	json_array_foreach (processes, i, process) {
+		call = lien_get_text(process, "used_in");
+		if (!*call)
+			continue;
+		printf("\n");
+		lien_print_wrapped(stdout, 2,
+			"process %" PRIu64
+			" (%s) has its memory back: it called %s, which needs it",
+			lien_get_number(process, "pid"), lien_get_text(process, "command"), call);
+	}
+}
+
 /* It is memory of these processes, and only lien has asked for it. */
 static void print_arenas(const json_t *processes)
 {
@@ -274,6 +292,7 @@ static void print(const struct ps *ps, const json_t *result)
 		lien_print_gpus(result);
 	print_dead(json_object_get(result, "dead"));
 	if (json_array_size(json_object_get(result, "processes"))) {
+		print_used(json_object_get(result, "processes"));
 		print_arenas(json_object_get(result, "processes"));
 		lien_print_hidden(result);
 	}
