@@ -230,6 +230,7 @@ int lien_graph_apply_context(
 	}
 	context->device = event->context.device;
 	context->primary = primary;
+	process->no_context &= !primary;
 	return 0;
 }
 

@@ -391,6 +391,7 @@ struct lien_process {
 	bool joined;	 /* has had memory away that multicast objects join with others' */
 	uint32_t visits; /* visits it may still cost: lien_process_visits() */
 	uint64_t held_bytes, held_items; /* offloaded by an earlier agent; set by the agent */
+	bool no_context; /* it had no primary context to copy with; set by the agent */
 	/* host memory, according to its control library's last reply */
 	uint64_t arena_bytes, arena_used;
 	/* The call for which its memory came back by itself; set by the agent. */

@@ -56,6 +56,7 @@ int lien_graph_apply_reread(
 {
 	(void)graph;
 	process->incomplete &= ~LIEN_INCOMPLETE_REREAD;
+	process->no_context = false; /* it may have made one in a call that was lost */
 	process->incomplete |=
 		event->reread.doubts & (LIEN_INCOMPLETE_NCCL | LIEN_INCOMPLETE_CARDS);
 	return 0;

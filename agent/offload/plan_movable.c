@@ -175,6 +175,28 @@ static bool may_be_bound(const struct lien_allocation *allocation)
 	       (doubts & LIEN_INCOMPLETE_MULTICAST && allocation->prop.handle_types);
 }
 
+static bool reached(const struct lien_holding *holding)
+{
+	const struct lien_access_set *set;
+	const struct lien_mapping *mapping;
+	unsigned i;
+
+	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
+		set = lien_mapping_access(mapping);
+		for (i = 0; set && i < set->count; i++)
+			if (set->access[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE)
+				return true;
+	}
+	return false;
+}
+
+/* An owner copies, and the control library asks the driver about mappings that a device reaches. */
+static bool lacks_context(const struct lien_holding *holding)
+{
+	return holding->process->no_context &&
+	       (holding->process == holding->allocation->owner || reached(holding));
+}
+
 /* Checks the handles and mappings in one process. */
 static const char *unmovable_there(const struct lien_holding *holding)
 {
@@ -184,6 +206,9 @@ static const char *unmovable_there(const struct lien_holding *holding)
 
 	if (reason)
 		return reason;
+	if (lacks_context(holding))
+		return "the process has no primary context, in which lien copies and asks the "
+		       "driver: it has made none, or has released it";
 	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
 		set = lien_mapping_access(mapping);
 		reason = lien_mapping_card_keeps(mapping);

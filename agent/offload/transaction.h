@@ -186,6 +186,9 @@ struct lien_transaction_ops {
 	int (*raw)(void *context, uint32_t pid, struct lien_wire_raw **list, unsigned *count);
 	/* Returns the library of the process that has such a handle. */
 	const char *(*raw_to)(void *context, uint32_t pid, uint64_t handle);
+	/* Called when a process has staged: it has `none` of its devices' primary contexts to copy
+	 * with. May be NULL. */
+	void (*no_context)(void *context, uint32_t pid, bool none);
 	/* Looks at the processes, and lets those threads in that others wait for. Never returns
 	 * LIEN_REST_REACHED while `levelling`. */
 	enum lien_rest (*at_rest)(void *context, struct lien_resting *resting);

@@ -74,10 +74,14 @@ static void stage_reply(struct lien_transaction *t, unsigned index, const struct
 
 	if (!(reply->header->flags & LIEN_WIRE_LAST))
 		return;
-	if (!t->stopping && (!participant->staging || participant->staged < participant->count))
+	if (!t->stopping && (!participant->staging || participant->staged < participant->count)) {
 		stage_more(t, index);
-	else
-		lien_phase_finished(t, index);
+		return;
+	}
+	if (t->ops.no_context)
+		t->ops.no_context(
+			t->ops.context, t->processes[index].pid, reply->header->arg2 != 0);
+	lien_phase_finished(t, index);
 }
 
 /* The process uses one value for two allocations. */

@@ -131,6 +131,17 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 	return err;
 }
 
+void lien_orders_no_context(void *context, uint32_t pid, bool none)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	if (process)
+		process->no_context = none;
+	if (none)
+		agent->request.events = UINT64_MAX;
+}
+
 /* The job is at rest: is the plan still the same? */
 int lien_orders_replan(void *context, const struct lien_plan **out, struct lien_blame *blame,
 	char *why, size_t size)
@@ -155,7 +166,8 @@ int lien_orders_replan(void *context, const struct lien_plan **out, struct lien_
 	*out = &agent->plan;
 	if (!plan.processes_count) {
 		blame->cause = LIEN_CAUSE_NOT_AT_REST;
-		snprintf(why, size, "nothing is left that could be moved");
+		snprintf(why, size, "nothing is left that could be moved%s%s",
+			plan.left_count ? ": " : "", plan.left_count ? plan.left[0].reason : "");
 		return -EAGAIN;
 	}
 	err = lien_orders_check_host(agent, &agent->plan, &request->how, why, size);

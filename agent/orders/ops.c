@@ -420,6 +420,7 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 		.background = lien_quiesce_background,
 		.raw = raw,
 		.raw_to = raw_to,
+		.no_context = lien_orders_no_context,
 		.next_part = lien_parts_next,
 		.part_back = on_part,
 		.replan = lien_orders_replan,

@@ -166,6 +166,8 @@ int lien_verify_device(struct lien_control *control);
 
 /* Returns a device that may read and write a mapping, the memory's own if possible; -1: none. */
 int lien_item_device(const struct lien_wire_item *wire);
+/* Has the application made the primary context of any device? */
+int lien_devices_any(const struct lien_driver *driver);
 /* Makes the device's primary context current and gives it a stream. -ENODEV if the application has
  * not made that context: the library never makes it. */
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out);

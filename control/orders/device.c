@@ -11,6 +11,18 @@ static void context_release(const struct lien_driver *driver, struct lien_device
 	device->held = 0;
 }
 
+int lien_devices_any(const struct lien_driver *driver)
+{
+	unsigned int flags;
+	CUdevice device;
+	int active = 0, i;
+
+	for (i = 0; i < LIEN_DEVICES_MAX && !active && !driver->cuDeviceGet(&device, i); i++)
+		if (driver->cuDevicePrimaryCtxGetState(device, &flags, &active))
+			active = 0;
+	return active;
+}
+
 static CUresult context_hold(
 	const struct lien_driver *driver, struct lien_device *device, int ordinal)
 {

@@ -287,6 +287,8 @@ static int stage(struct lien_control *control, const struct message *message)
 		return lien_control_fail(
 			control, result, 0, "the list of memory to move is not valid");
 	}
+	if (message->header.flags & LIEN_WIRE_LAST)
+		control->reply.arg2 = !lien_devices_any(control->driver);
 	return 0;
 }
 

@@ -146,9 +146,10 @@ struct lien_wire_header {
 			 * bytes moved, or the address that failed; of FINISH: bytes compared; of
 			 * RELEASE: bytes given back; of WALK: where to continue in the first
 			 * unfinished range */
-	uint64_t arg2;	/* replies: of DRAIN: communicators on which NCCL is still at work in
-			 * threads of its own; SAVE, DROP: free bytes of the devices used; FINISH:
-			 * mappings  forgotten; WALK: ranges done */
+	uint64_t arg2;	/* replies: of STAGE: 1: no device has a primary context; DRAIN:
+			 * communicators on which NCCL is still at work in threads of its own; SAVE,
+			 * DROP: free bytes of the devices used; FINISH: mappings forgotten; WALK:
+			 * ranges done */
 	uint64_t ns;	/* in replies: time the order took */
 	char text[72];	/* in replies with result != 0: what failed, for a human */
 	uint64_t arena_bytes; /* last replies: host memory pinned for the arena */

@@ -57,6 +57,46 @@ def test_what_cannot_be_moved_stays():
             driver("release", again)
 
 
+@case()
+def test_without_a_primary_context():
+    """There is none to copy in: its memory stays, and all other moves. Once it has one, its memory moves, too."""
+    with Session() as session:
+        session.start_agent()
+        never, ended, other = session.driver(init=False), session.driver(init=False), session.driver()
+        never("cuinit", 0)
+        ended("cuinit", 0)
+        context = ended("ctx", 0)
+        places = [driver("make", 2 * MIB, 0)[1] for driver in (never, ended, other)]
+        ended("ctx-destroy", context)
+        session.ready(*(driver.pid for driver in (never, ended, other)))
+        for _ in range(2):
+            result = session.ask("offload", "--owner", "all")
+            equal((result["outcome"], result["bytes"]), ("done", 2 * MIB), "moved")
+            equal(sorted(x["pid"] for x in result["left"]), sorted((never.pid, ended.pid)), "left")
+            check(all("no primary context" in x["reason"] for x in result["left"]), result["left"])
+            session.ask("restore")
+        said = " ".join(session.lien("mem").out.split())
+        check("frees 2.0 MiB" in said and "no primary context" in said, said)
+        never("device", 0)
+        never("fill", places[0], 2 * MIB, 0x35)
+        equal(session.ask("offload", "--owner", "all")["bytes"], 4 * MIB, "moved")
+        session.ask("restore")
+        equal(never("check", places[0], 2 * MIB, 0x35), 0, "wrong bytes")
+
+
+@case()
+def test_nothing_but_memory_without_a_primary_context():
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver(init=False)
+        driver("cuinit", 0)
+        driver("make", 2 * MIB, 0)
+        session.ready(driver.pid)
+        session.refused("offload", "--owner", "all", text="no primary context")
+        answer = session.ask("offload", "--owner", "all")
+        equal((answer["bytes"], len(answer["left"])), (0, 1), "moved, and left")
+
+
 SIZE = 2 * MIB
 PIDFD_GETFD = 438
 
