@@ -178,6 +178,8 @@ __attribute__((constructor)) static void load(void)
 	lien_plain_start();
 	if (live)
 		start();
+	else
+		lien_driver_keep();
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);
 }
 

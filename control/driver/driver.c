@@ -4,13 +4,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <lien/cuda_errors.h>
 
 #include "control/driver/driver.h"
+#include "control/driver/genuine.h"
 #include "control/driver/interpose.h"
+#include "control/driver/thread.h"
 
-static const struct lien_driver *found;
+static const struct lien_driver *found;	 /* stays loaded */
+static const struct lien_driver *called; /* may have been unloaded since */
+static pid_t keeping; /* the process of which a thread is in lien_driver_keep() */
 
 static const struct {
 	const char *name;
@@ -25,19 +30,16 @@ static const struct {
 #undef FUNCTION_ROW
 };
 
-static void *loaded(void)
-{
-	return dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_NOW);
-}
-
-/* Returns NULL, or the function that the library lacks. */
+/* Returns NULL, or the function that the library lacks. A `library` of NULL: searches without the
+ * loader's lock. */
 static const char *fill(struct lien_driver *driver, void *library)
 {
 	void *symbol;
 	unsigned i;
 
 	for (i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-		symbol = lien_genuine_dlsym(library, functions[i].name);
+		symbol = library ? lien_genuine_dlsym(library, functions[i].name)
+				 : lien_driver_symbol(functions[i].name);
 		if (!symbol && !functions[i].optional)
 			return functions[i].name;
 		memcpy((char *)driver + functions[i].offset, &symbol, sizeof(symbol));
@@ -61,7 +63,7 @@ const struct lien_driver *lien_driver_find(const char **missing)
 	if (first)
 		return first;
 	*missing = "libcuda.so.1";
-	library = loaded();
+	library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_NOW);
 	if (!library)
 		return NULL;
 	driver = malloc(sizeof(*driver));
@@ -76,13 +78,63 @@ const struct lien_driver *lien_driver_find(const char **missing)
 
 void *lien_driver_symbol(const char *name)
 {
-	void *library = loaded(), *symbol = NULL;
+	return lien_genuine_of("libcuda.so", name, NULL);
+}
 
-	if (library) {
-		symbol = lien_genuine_dlsym(library, name);
-		dlclose(library);
-	}
-	return symbol;
+void lien_driver_keep(void)
+{
+	const char *missing;
+
+	if (!lien_driver_found() && lien_driver_symbol("cuGetErrorName"))
+		lien_driver_find(&missing);
+}
+
+static void *keep(void *arg)
+{
+	lien_driver_keep();
+	__atomic_store_n(&keeping, 0, __ATOMIC_RELEASE);
+	return arg;
+}
+
+/* Lets a thread wait for the loader's lock, if necessary, and keep the driver loaded. */
+static void keep_later(void)
+{
+	const pid_t self = getpid();
+	pid_t before = __atomic_load_n(&keeping, __ATOMIC_ACQUIRE);
+
+	if (before == self || !__atomic_compare_exchange_n(&keeping, &before, self, 0,
+				      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		return;
+	if (lien_thread_start(keep, NULL))
+		__atomic_store_n(&keeping, 0, __ATOMIC_RELEASE);
+}
+
+/* What is replaced is not freed: another thread may be using it. */
+static const struct lien_driver *look(const struct lien_driver *before)
+{
+	struct lien_driver *driver = malloc(sizeof(*driver));
+
+	if (!driver || fill(driver, NULL))
+		before = NULL;
+	else if (__atomic_compare_exchange_n(
+			 &called, &before, driver, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		return driver;
+	free(driver);
+	return before;
+}
+
+const struct lien_driver *lien_driver_called(void)
+{
+	const struct lien_driver *driver = lien_driver_found();
+
+	if (driver)
+		return driver;
+	driver = __atomic_load_n(&called, __ATOMIC_ACQUIRE);
+	if (!driver || driver->cuGetErrorName != lien_driver_symbol("cuGetErrorName"))
+		driver = look(driver);
+	if (driver)
+		keep_later();
+	return driver;
 }
 
 /* The driver no longer knows any names once the process is ending. */

@@ -117,13 +117,19 @@ struct lien_driver {
 };
 
 /* Returns the driver that the process has loaded. NULL: there is none, or *missing names the
- * function that it lacks. Never loads the driver, but keeps it loaded. Thread-safe, without a
- * lock. */
+ * function that it lacks. Never loads the driver, but keeps it loaded. Thread-safe; waits while
+ * another thread loads a library. */
 const struct lien_driver *lien_driver_find(const char **missing);
+/* Same, for a thread of the application's that calls the driver: waits for nobody, and so may be
+ * called where a constructor waits for that thread. If nobody has kept the driver loaded, a thread
+ * does that later. */
+const struct lien_driver *lien_driver_called(void);
+/* Keeps the driver loaded, if it is. Waits like find(). */
+void lien_driver_keep(void);
 /* Returns the driver if an earlier lien_driver_find() found it, otherwise NULL. */
 const struct lien_driver *lien_driver_found(void);
 /* Returns a function of the driver that is loaded now; NULL: there is none. Does not keep the
- * driver loaded. */
+ * driver loaded, and waits for nobody. */
 void *lien_driver_symbol(const char *name);
 
 /* Writes "CUDA_ERROR_...", the number of an unnamed error, or that the process is ending. */

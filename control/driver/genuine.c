@@ -12,12 +12,13 @@ struct symbols {
 	const uint32_t *hash; /* DT_GNU_HASH */
 	const ElfW(Sym) * symbol;
 	const char *names;
+	const char *library; /* DT_SONAME, or NULL */
 };
 
 static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) * entry)
 {
 	struct symbols symbols = {0};
-	uintptr_t at;
+	uintptr_t at, library = 0;
 
 	for (; entry && entry->d_tag != DT_NULL; entry++) {
 		at = entry->d_un.d_ptr;
@@ -29,7 +30,11 @@ static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) * entry)
 			symbols.symbol = (const void *)at;
 		else if (entry->d_tag == DT_STRTAB)
 			symbols.names = (const char *)at;
+		else if (entry->d_tag == DT_SONAME)
+			library = entry->d_un.d_val;
 	}
+	if (library && symbols.names)
+		symbols.library = symbols.names + library;
 	return symbols;
 }
 
@@ -114,6 +119,16 @@ struct wanted {
 	void *found;
 };
 
+/* The linker takes a library by its file's name, or by the name in it. */
+static int is_named(
+	const struct dl_phdr_info *info, const struct symbols *symbols, const char *name)
+{
+	const size_t length = strlen(name);
+
+	return !strncmp(file_of(info->dlpi_name), name, length) ||
+	       (symbols->library && !strncmp(symbols->library, name, length));
+}
+
 static int look_for(struct dl_phdr_info *info, size_t size, void *context)
 {
 	struct wanted *wanted = context;
@@ -123,12 +138,12 @@ static int look_for(struct dl_phdr_info *info, size_t size, void *context)
 	unsigned i;
 
 	(void)size;
-	if (strncmp(file_of(info->dlpi_name), wanted->library, strlen(wanted->library)))
-		return 0;
 	for (i = 0; i < info->dlpi_phnum; i++)
 		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
 			dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
 	symbols = symbols_of(info->dlpi_addr, dynamic);
+	if (!is_named(info, &symbols, wanted->library))
+		return 0;
 	value = find(&symbols, wanted->name);
 	if (value && (void *)(info->dlpi_addr + value) != wanted->ours)
 		wanted->found = (void *)(info->dlpi_addr + value);
@@ -141,6 +156,22 @@ void *lien_genuine_of(const char *library, const char *name, const void *ours)
 
 	dl_iterate_phdr(look_for, &wanted);
 	return wanted.found;
+}
+
+/* The list is read without glibc's lock: what lies before libc was there from the start. */
+int lien_genuine_is_first(const char *name, const void *function)
+{
+	const struct link_map *map;
+	struct symbols symbols;
+	uintptr_t value;
+
+	for (map = _r_debug.r_map; map && !is_libc(map->l_name); map = map->l_next) {
+		symbols = symbols_of(map->l_addr, map->l_ld);
+		value = find(&symbols, name);
+		if (value)
+			return (const void *)(map->l_addr + value) == function;
+	}
+	return 0;
 }
 
 void *lien_genuine(enum lien_genuine which)

@@ -21,8 +21,12 @@ static inline int lien_same(const char *a, const char *b)
 
 /* Returns NULL if not found. */
 void *lien_genuine(enum lien_genuine which);
-/* Returns a function of a loaded library whose file's name begins with this ("": any), other than
- * `ours`; NULL: not found. */
+/* Returns a function of a loaded library whose name, or file's name, begins with this ("": any),
+ * other than `ours`; NULL: not found. Does not wait for threads that load libraries; so it may find
+ * one that is being loaded. */
 void *lien_genuine_of(const char *library, const char *name, const void *ours);
+/* Returns true if the program's calls of `name` reach this function of a preloaded library. Takes
+ * no lock, and calls nothing of libc. */
+int lien_genuine_is_first(const char *name, const void *function);
 
 #endif

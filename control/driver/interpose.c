@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <dlfcn.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include <lien/sanitizer.h>
 
 #include "control/driver/genuine.h"
 #include "control/driver/interpose.h"
@@ -34,11 +37,30 @@ static const struct lien_interposed plain[] = {
 #undef ROW
 };
 
-static unsigned plain_count; /* 0: not replaced */
+static const unsigned plain_count = sizeof(plain) / sizeof(plain[0]);
 
-void lien_interpose_plain(void)
+static int is_off(void)
 {
-	plain_count = sizeof(plain) / sizeof(plain[0]);
+	const char *off = getenv("LIEN_PLAIN");
+
+	if (off && *off)
+		return *off != '0';
+	return getenv(LIEN_SANITIZER_VARIABLE) != NULL;
+}
+
+int lien_interpose_has_plain(void)
+{
+	static enum { UNDECIDED, NO, YES } decision;
+	int has = __atomic_load_n(&decision, __ATOMIC_RELAXED);
+
+	if (has == UNDECIDED) {
+		/* A library that dlopen() brought is too late for memory that is there already. */
+		has = !is_off() && lien_genuine_is_first("cuMemAlloc_v2", lien_plain_cuMemAlloc_v2)
+			      ? YES
+			      : NO;
+		__atomic_store_n(&decision, has, __ATOMIC_RELAXED);
+	}
+	return has == YES;
 }
 
 void *lien_genuine_dlsym(void *handle, const char *name)
@@ -75,7 +97,7 @@ static const struct lien_interposed *find(const char *name)
 			return &lien_interposed[i];
 	for (i = 0; i < plain_count; i++)
 		if (lien_same(plain[i].name, name))
-			return &plain[i];
+			return lien_interpose_has_plain() ? &plain[i] : NULL;
 	return NULL;
 }
 
@@ -195,7 +217,7 @@ static void *ours_of(const char *symbol, void *function)
 {
 	void *ours = ours_in(lien_interposed, lien_interposed_count, symbol, function);
 
-	if (!ours)
+	if (!ours && lien_interpose_has_plain())
 		ours = ours_in(plain, plain_count, symbol, function);
 	return ours ? ours : function;
 }

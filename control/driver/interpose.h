@@ -12,7 +12,7 @@
  * cached. Functions that are not in the table remain the driver's own.
  *
  * This library never loads libcuda, which may come and go: dlsym() returns ours only while glibc's
- * dlsym() finds the driver's. Once one of ours has been called, libcuda stays loaded. The
+ * dlsym() finds the driver's. Soon after one of ours has been called, libcuda stays loaded. The
  * application can see one difference: a weak reference to one of these functions is never NULL.
  */
 #ifndef LIEN_CONTROL_INTERPOSE_H
@@ -99,8 +99,9 @@ struct lien_interposed {
 extern const struct lien_interposed lien_interposed[];
 extern const unsigned lien_interposed_count;
 
-/* Replaces the functions for plain memory, too, from the next lookup on. */
-void lien_interpose_plain(void);
+/* Returns true if the functions for plain memory are replaced, too. Decided at the first lookup of
+ * a driver function, which may come before this library's constructor. */
+int lien_interpose_has_plain(void);
 
 /* Returns the genuine function. NULL: there is no driver, or it lacks the function. */
 void *lien_interposed_real(const struct lien_interposed *interposed);

@@ -27,14 +27,10 @@ static CUresult not_in_this_driver(void)
 /* The driver may have this function even if it lacks others that an offload needs. */
 void *lien_translate_real(const char *name, size_t member)
 {
-	const struct lien_driver *driver = lien_driver_found();
-	const char *missing;
-	void *function;
-
-	if (!driver)
-		driver = lien_driver_find(&missing);
-	function =
+	const struct lien_driver *driver = lien_driver_called();
+	void *function =
 		driver ? *(void *const *)((const char *)driver + member) : lien_driver_symbol(name);
+
 	if (function)
 		return function;
 	return driver ? (void *)not_in_this_driver : (void *)not_loaded;

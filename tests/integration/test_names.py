@@ -488,6 +488,9 @@ def test_two_drivers():
         equal(lookups(driver, cuda), "lien's", "cuMemCreate")
         # By its soname it is the same library to the linker.
         equal(lookups(driver, other), "another", "cuMemCreate of another file")
+        driver = Driver(session.spawn([LIEN, "run", "--", program("prog_late")]))
+        other = driver("load", os.path.join(folder, "libother.so"))
+        equal(lookups(driver, other), "lien's", "cuMemCreate of the only one")
 
 
 if __name__ == "__main__":
