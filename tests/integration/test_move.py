@@ -251,6 +251,7 @@ def test_why_there_is_nothing_to_do():
         text = said("--pid", plain.pid, "--owner", "all", code=1)
         check("process %d (prog_driver): 3.0 MiB selected, and not movable (see below)" % plain.pid in text and
               "cudaMalloc memory" in text and str(mine.pid) not in text, text)
+        said("--pid", plain.pid, "--owner", "all", "--dry-run")
         equal(session.ask("offload", "--owner", "all")["bytes"], 2 * MIB, "as it was said")
         session.ask("restore")
 

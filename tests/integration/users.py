@@ -51,8 +51,9 @@ class Shared(Session):
 
     def ask_as(self, uid, *args):
         outcome = self.lien_as(uid, args[0], "--json", *args[1:])
-        # `check` ends with 1 where it finds something
-        check(outcome.returncode == 0 or args[0] == "check", "%s as %d: %s%s" % (
+        # `check` ends with 1 where it finds something, and an offload where nothing can be moved
+        done = outcome.returncode == 0 or args[0] == "check" or "nothing was moved" in outcome.stderr
+        check(done, "%s as %d: %s%s" % (
             args, uid, outcome.stdout, outcome.stderr))
         return json.loads(outcome.stdout)
 

@@ -52,7 +52,7 @@ static void test_ps(void **state)
 			"devices:a ranks:a "
 			"bytes:i nccl_bytes:i nccl_inferred_bytes:i imported_bytes:i "
 			"offloaded_bytes:i "
-			"arena_bytes:i arena_used_bytes:i");
+			"arena_bytes:i arena_used_bytes:i used_in:n");
 	INTEGER(1, "processes[0].pid");
 	STRING("python3", "processes[0].command");
 	INTEGER(1000, "processes[0].uid");
@@ -91,9 +91,11 @@ static void test_ps_arena(void **state)
 	two_ranks();
 	process(1)->arena_bytes = 5 * PIECE;
 	process(1)->arena_used = 3 * PIECE;
+	process(1)->used_in = "cuMemFree";
 	see(lien_view_ps(graph, NULL));
 	INTEGER(5 * PIECE, "processes[0].arena_bytes");
 	INTEGER(3 * PIECE, "processes[0].arena_used_bytes");
+	STRING("cuMemFree", "processes[0].used_in");
 	INTEGER(0, "processes[1].arena_bytes");
 	process(1)->presence = LIEN_CONTROL_UNKNOWN;
 	see(lien_view_ps(graph, NULL));

@@ -424,6 +424,7 @@ static int carry_out(const struct words *words, json_t *request, const char *soc
 		.wake_arg = &shown,
 		.code = &code};
 	uint64_t began = lien_clock_ns();
+	const bool dry = lien_get_true(request, "dry_run");
 	json_t *result;
 	double wall_ms;
 
@@ -438,7 +439,7 @@ static int carry_out(const struct words *words, json_t *request, const char *soc
 	else
 		print_result(words, result, socket, wall_ms);
 	code = LIEN_EXIT_OK;
-	if (moved_nothing_selected(result)) {
+	if (!dry && moved_nothing_selected(result)) {
 		lien_complain(words->usage->command,
 			"nothing was moved: what is selected cannot be; `lien mem` says why");
 		code = LIEN_EXIT_FAILURE;
