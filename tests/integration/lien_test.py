@@ -321,8 +321,9 @@ class Session:
         return run([LIEN, *args], limit, env or self.env(**environment), text)
 
     def ask(self, *args, limit=GUARD):
-        """The result of a command that must succeed, or have nothing to move. The commands that tests repeat until something is so print what
-        the agent says as it is; they are asked without the command line, which takes ten times as long."""
+        """The result of a command that must succeed, or have nothing that it can move. The commands that tests repeat
+        until something is so print what the agent says as it is; they are asked without the command line, which takes
+        ten times as long."""
         if args in (("ps",), ("graph",), ("status",), ("comms",)) and os.path.exists(self.socket):
             answer = json.loads(self.request(json.dumps({"op": args[0]}) + "\n", limit))
             check(answer["ok"], args[0], answer)
