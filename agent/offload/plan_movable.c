@@ -45,16 +45,22 @@ const char *lien_plan_unreachable(const struct lien_process *process)
 	return lien_process_takes_no_orders(process);
 }
 
-static bool copyable(const struct lien_mapping *mapping)
+/* Returns true if a device has all of this access; 0: any entry. */
+static bool device_has(const struct lien_mapping *mapping, unsigned flags)
 {
 	const struct lien_access_set *set = lien_mapping_access(mapping);
 	unsigned i;
 
 	for (i = 0; set && i < set->count; i++)
 		if (set->access[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE &&
-			set->access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+			(set->access[i].flags & flags) == flags)
 			return true;
 	return false;
+}
+
+static bool copyable(const struct lien_mapping *mapping)
+{
+	return device_has(mapping, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
 const struct lien_mapping *lien_plan_whole(const struct lien_allocation *allocation)
@@ -177,16 +183,11 @@ static bool may_be_bound(const struct lien_allocation *allocation)
 
 static bool reached(const struct lien_holding *holding)
 {
-	const struct lien_access_set *set;
 	const struct lien_mapping *mapping;
-	unsigned i;
 
-	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
-		set = lien_mapping_access(mapping);
-		for (i = 0; set && i < set->count; i++)
-			if (set->access[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE)
-				return true;
-	}
+	LIST_FOREACH (mapping, &holding->mappings, of_holding)
+		if (device_has(mapping, 0))
+			return true;
 	return false;
 }
 

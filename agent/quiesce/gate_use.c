@@ -219,11 +219,11 @@ void lien_gate_serve(struct lien_agent *agent)
 	}
 	agent->transaction_own = !err && !nothing;
 	process = lien_graph_process(agent->graph, pid);
-	if (process && agent->transaction_own)
-		process->used_in = call;
 	if (err || nothing)
 		lien_log(4, "no restore for process %u: %s", pid,
 			err ? error : "nothing of it is away");
+	else if (process)
+		process->used_in = call;
 }
 
 void lien_gate_tick(struct lien_agent *agent)

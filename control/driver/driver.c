@@ -109,7 +109,7 @@ static void keep_later(void)
 		__atomic_store_n(&keeping, 0, __ATOMIC_RELEASE);
 }
 
-/* What is replaced is not freed: another thread may be using it. */
+/* Does not free the functions that it replaces: another thread may be using them. */
 static const struct lien_driver *look(const struct lien_driver *before)
 {
 	struct lien_driver *driver = malloc(sizeof(*driver));

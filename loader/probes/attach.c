@@ -49,6 +49,7 @@ void lien_attached_free(struct lien_attached *attached)
 		/* Otherwise libbpf would disable the event, pinned or not. */
 		if (attached->pins)
 			bpf_link__disconnect(attached->links[i]);
+		/* A second reference: libbpf closes the first. */
 		fd = fcntl(bpf_link__fd(attached->links[i]), F_DUPFD_CLOEXEC, 0);
 		bpf_link__destroy(attached->links[i]);
 		if (fd >= 0)

@@ -12,8 +12,8 @@
 #include "loader/discover/detached.h"
 #include "loader/probes/close_later.h"
 #include "loader/probes/gate.h"
-#include "loader/probes/uprobe_close.h"
 #include "loader/probes/make_link.h"
+#include "loader/probes/uprobe_close.h"
 
 #define STACK 65536
 #define S_NS  1000000000ull

@@ -186,8 +186,8 @@ static void explain_freed(const json_t *processes)
 			continue;
 		lien_print_wrapped(stdout, 2,
 			"FREED: how much more of the process's GPUs is free, as the driver says, "
-			"at "
-			"most what it has moved. What others take there meanwhile makes it less.");
+			"at most what it has moved. What others take there meanwhile makes it "
+			"less.");
 		printf("\n");
 		break;
 	}
