@@ -68,6 +68,8 @@
 	X(cuIpcOpenMemHandle)                                                                      \
 	X(cuCtxGetCurrent)                                                                         \
 	X(cuCtxGetDevice)                                                                          \
+	X(cuCtxGetFlags)                                                                           \
+	X(cuCtxSetFlags)                                                                           \
 	X(cuCtxPushCurrent_v2)                                                                     \
 	X(cuCtxPopCurrent_v2)                                                                      \
 	X(cuCtxCreate_v2)                                                                          \
@@ -79,6 +81,7 @@
 	X(cuMemAllocPitch_v2)                                                                      \
 	X(cuMemFree_v2)                                                                            \
 	X(cuPointerGetAttributes)                                                                  \
+	X(cuPointerSetAttribute)                                                                   \
 	X(cuMemHostGetFlags)                                                                       \
 	X(cuMemHostGetDevicePointer_v2)                                                            \
 	X(cuMemAllocAsync)                                                                         \

@@ -67,6 +67,7 @@
 	X(cuMemHostGetDevicePointer_v2)                                                            \
 	X(cuPointerGetAttribute)                                                                   \
 	X(cuPointerGetAttributes)                                                                  \
+	X(cuPointerSetAttribute)                                                                   \
 	X(cuIpcGetMemHandle)                                                                       \
 	X(cuIpcOpenMemHandle)                                                                      \
 	X(cuIpcOpenMemHandle_v2)                                                                   \

@@ -7,6 +7,7 @@
 
 struct piece {
 	uint64_t id, offset, bytes;
+	int sync_memops;
 	int parked;
 	struct lien_heap_order *order; /* of a parked one; NULL: of a context that has ended */
 	uint64_t turn;		       /* which of the frees in that order */
@@ -122,6 +123,7 @@ static void describe(const struct lien_heap_chunk *chunk, const struct piece *pi
 		.id = piece->id,
 		.address = chunk->range.base + piece->offset,
 		.bytes = piece->bytes,
+		.sync_memops = piece->sync_memops,
 		.key = chunk->key,
 		.chunk_id = chunk->id,
 		.chunk = chunk->range,
@@ -363,6 +365,16 @@ static struct piece *piece_of(
 									    : NULL;
 }
 
+void lien_heap_set_sync_memops(
+	struct lien_heap *heap, const struct lien_heap_block *block, int value)
+{
+	struct lien_heap_chunk *chunk;
+	struct piece *piece = piece_of(heap, block, &chunk);
+
+	if (piece)
+		piece->sync_memops = value;
+}
+
 int lien_heap_park(
 	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_order *order)
 {
@@ -438,7 +450,8 @@ int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *blo
 {
 	struct piece piece = {.id = block->id,
 		.offset = block->address - block->chunk.base,
-		.bytes = block->bytes};
+		.bytes = block->bytes,
+		.sync_memops = block->sync_memops};
 
 	return add(heap, &block->key, block->chunk, block->chunk_id, piece) ? 0 : -ENOMEM;
 }

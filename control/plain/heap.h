@@ -53,6 +53,7 @@ struct lien_heap_range {
 struct lien_heap_block {
 	uint64_t id; /* never given to another block */
 	uint64_t address, bytes;
+	int sync_memops; /* see lien_heap_set_sync_memops() */
 	struct lien_heap_key key;
 	uint64_t chunk_id;
 	struct lien_heap_range chunk;
@@ -86,6 +87,10 @@ int lien_heap_add(struct lien_heap *heap, const struct lien_heap_key *key,
 
 /* Finds the block that contains the address, unless it is parked. Returns whether there is one. */
 int lien_heap_find(const struct lien_heap *heap, uint64_t address, struct lien_heap_block *block);
+
+/* Notes what the application has set as the block's CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; 0 at first. */
+void lien_heap_set_sync_memops(
+	struct lien_heap *heap, const struct lien_heap_block *block, int value);
 
 /* Removes a block that lien_heap_find() found; -ENOENT: somebody else did. If it was the last one
  * of a chunk that is not a pool's, *empty is that chunk, which the heap has forgotten; otherwise 0

@@ -29,6 +29,7 @@ struct opened {
 	CUdeviceptr address;
 	uint64_t id;
 	unsigned count;
+	int sync_memops;
 };
 
 LIST_HEAD(chunk_list, chunk);
@@ -385,11 +386,23 @@ int lien_plain_find_opened(CUdeviceptr address, struct lien_heap_block *block)
 			.id = opened->id,
 			.address = opened->address,
 			.bytes = opened->handle.bytes,
+			.sync_memops = opened->sync_memops,
 			.key = {.context = (uintptr_t)opened->chunk->context},
 			.chunk = opened->chunk->range,
 		};
 	pthread_mutex_unlock(&open_memory.lock);
 	return opened != NULL;
+}
+
+void lien_plain_set_opened_sync_memops(const struct lien_heap_block *block, int value)
+{
+	struct opened *opened;
+
+	pthread_mutex_lock(&open_memory.lock);
+	opened = find_address(block->address);
+	if (opened && opened->id == block->id)
+		opened->sync_memops = value;
+	pthread_mutex_unlock(&open_memory.lock);
 }
 
 static void remove_opened(struct opened *opened)

@@ -261,6 +261,13 @@ int lien_plain_find(CUdeviceptr address, struct lien_heap_block *block)
 	return found;
 }
 
+void lien_plain_set_sync_memops(const struct lien_heap_block *block, int value)
+{
+	pthread_mutex_lock(&plain.lock);
+	lien_heap_set_sync_memops(&plain.heap, block, value);
+	pthread_mutex_unlock(&plain.lock);
+}
+
 void lien_plain_lock(void)
 {
 	pthread_mutex_lock(&plain.lock);

@@ -31,6 +31,8 @@ int lien_plain_reuse(const struct lien_plain_place *place, uint64_t bytes,
 	struct lien_heap_order *order, CUdeviceptr *ptr);
 /* Finds the block that contains the address. Returns whether there is one. */
 int lien_plain_find(CUdeviceptr address, struct lien_heap_block *block);
+/* See lien_heap_set_sync_memops(). */
+void lien_plain_set_sync_memops(const struct lien_heap_block *block, int value);
 /* The heap's lock, which orders (struct lien_heap_order) share. */
 void lien_plain_lock(void);
 void lien_plain_unlock(void);
@@ -131,6 +133,8 @@ void lien_plain_pool_forked(void);
 
 /* Finds opened memory of another process that contains the address. */
 int lien_plain_find_opened(CUdeviceptr address, struct lien_heap_block *block);
+/* As lien_plain_set_sync_memops(), of such memory. */
+void lien_plain_set_opened_sync_memops(const struct lien_heap_block *block, int value);
 void lien_plain_opened_drop(CUcontext context);
 void lien_plain_opened_forked(void);
 

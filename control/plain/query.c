@@ -77,6 +77,9 @@ static size_t value_of(CUpointer_attribute attribute, const struct lien_heap_blo
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
 		*value = pool ? block->key.context : 0;
 		return sizeof(CUmemoryPool);
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+		*value = block->sync_memops;
+		return sizeof(unsigned int);
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		*value = FIRST_BUFFER + block->id;
 		return sizeof(unsigned long long);
@@ -144,6 +147,50 @@ LIEN_TRANSLATED CUresult lien_plain_cuPointerGetAttributes(
 	return CUDA_SUCCESS;
 }
 
+/* CU_CTX_SYNC_MEMOPS: what SYNC_MEMOPS means for one block, for all copies and sets of a context */
+#define CONTEXT_SYNC_MEMOPS 0x80
+
+/* Where there is no such flag (before CUDA 12.1), it fails as for all virtual memory. */
+LIEN_TRANSLATED static CUresult synchronize_copies(CUcontext context)
+{
+	unsigned int flags;
+	CUcontext popped;
+	CUresult result;
+
+	if (!context || !LIEN_REAL(cuCtxGetFlags) || !LIEN_REAL(cuCtxSetFlags) ||
+		LIEN_REAL(cuCtxPushCurrent_v2)(context))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	result = LIEN_REAL(cuCtxGetFlags)(&flags);
+	if (!result && !(flags & CONTEXT_SYNC_MEMOPS))
+		result = LIEN_REAL(cuCtxSetFlags)(flags | CONTEXT_SYNC_MEMOPS);
+	LIEN_REAL(cuCtxPopCurrent_v2)(&popped);
+	return result ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+/* The driver refuses virtual memory when it has checked everything else. The context stays so when
+ * the value is cleared or the block freed: that costs time, and changes no result. */
+LIEN_TRANSLATED CUresult lien_plain_cuPointerSetAttribute(
+	const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	CUresult result = LIEN_REAL(cuPointerSetAttribute)(value, attribute, ptr);
+	struct lien_heap_block block;
+	int opened, on;
+
+	if (result != CUDA_ERROR_NOT_SUPPORTED || !find(ptr, &block, &opened))
+		return result;
+	if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+		return CUDA_ERROR_INVALID_VALUE;
+	on = *(const unsigned int *)value != 0;
+	if (on && synchronize_copies(block.key.pool ? lien_plain_pool_context(block.key.device)
+						    : (CUcontext)(uintptr_t)block.key.context))
+		return result;
+	if (opened)
+		lien_plain_set_opened_sync_memops(&block, on);
+	else
+		lien_plain_set_sync_memops(&block, on);
+	return CUDA_SUCCESS;
+}
+
 /* The driver takes virtual memory for the host's. */
 LIEN_TRANSLATED CUresult lien_plain_cuMemHostGetFlags(unsigned int *flags, void *host)
 {
@@ -171,3 +218,4 @@ LIEN_EXPORT_AS(cuMemHostGetDevicePointer_v2, lien_plain_cuMemHostGetDevicePointe
 LIEN_EXPORT_AS(cuMemGetAddressRange_v2, lien_plain_cuMemGetAddressRange_v2);
 LIEN_EXPORT_AS(cuPointerGetAttribute, lien_plain_cuPointerGetAttribute);
 LIEN_EXPORT_AS(cuPointerGetAttributes, lien_plain_cuPointerGetAttributes);
+LIEN_EXPORT_AS(cuPointerSetAttribute, lien_plain_cuPointerSetAttribute);

@@ -224,6 +224,22 @@ static void do_attribute(const uint64_t *arg)
 	say(result, value);
 }
 
+static void do_sync_memops(const uint64_t *arg)
+{
+	const unsigned int value = arg[1];
+
+	say(cuPointerSetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, arg[0]), 0);
+}
+
+static void do_flags(const uint64_t *arg)
+{
+	unsigned int flags = 0;
+	CUresult result = cuCtxGetFlags(&flags);
+
+	(void)arg;
+	say(result, flags);
+}
+
 static void do_attributes(const uint64_t *arg)
 {
 	CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
@@ -751,6 +767,8 @@ static const struct {
 	{"free-in-thread", do_free_in_thread, 2}, /* ADDRESS CONTEXT */
 	{"range", do_range, 1},			  /* ADDRESS */
 	{"attribute", do_attribute, 2},		  /* ADDRESS NUMBER */
+	{"sync-memops", do_sync_memops, 2},	  /* ADDRESS VALUE */
+	{"flags", do_flags, 0},			  /* of the current context */
 	{"attributes", do_attributes, 1},	  /* ADDRESS: start, size, IPC, device */
 	{"retain", do_retain, 1},		  /* ADDRESS */
 	{"access", do_access, 2},		  /* ADDRESS DEVICE */

@@ -58,6 +58,26 @@ def test_alloc_ask_free():
 
 
 @case()
+def test_copies_that_always_synchronize():
+    """What the attribute asks for one block holds in the block's whole context."""
+    with Session() as session, Job(session) as job:
+        mine = job.context
+        one, two = job("alloc", MIB), job("alloc", MIB)
+        other = job("create", 0)
+        check(job("sync-memops", one + 5, 7) == 0, "SYNC_MEMOPS is set")
+        equal([job("attribute", block, SYNC_MEMOPS) for block in (one, two)], [1, 0], "of one block")
+        equal(job("flags"), 0, "the current context's flags")
+        job("current", mine)
+        equal(job("flags"), CTX_SYNC_MEMOPS, "the block's context's flags")
+        job("sync-memops", one, 0)
+        equal(job("attribute", one, SYNC_MEMOPS), 0, "cleared")
+        job("free", one)
+        job("sync-memops", two, 1)
+        job("free", two)
+        equal(job("attribute", job("alloc", MIB), SYNC_MEMOPS), 0, "of the next block there")
+        job("current", other)
+
+
 def test_out_of_memory_at_the_same_point():
     with plain_session(memory="256M") as session:
         most = []

@@ -10,8 +10,7 @@
 static const int attributes[] = {
 	CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
 	CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_HOST_POINTER,
-	6, /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
-	CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+	CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_IS_MANAGED,
 	CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
 	CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
 	CU_POINTER_ATTRIBUTE_MAPPED, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
@@ -113,21 +112,24 @@ static void several(void)
 		say_value(numbers[i], values[i]);
 }
 
-/* It can be set only where plain.md, "Limits", says that ours cannot: only what is no memory is
- * drawn. */
 static void set_attribute(void)
 {
-	unsigned value = 1;
+	int number = one_in(8) ? ANY(attributes) : CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+	unsigned value = below(3);
+	struct block *block;
+	CUdeviceptr va;
 
 	LOOK_UP(call, cuPointerSetAttribute);
-	say("(SYNC_MEMOPS, a wrong address)");
-	say_result(call(&value, 6, 0x7ff000000000));
+	say("(%u, %d, ", value, number);
+	va = address_any(ANY_KIND, &block);
+	say(")");
+	say_result(call(one_in(16) ? NULL : &value, number, va));
 }
 
 const struct op pointer_ops[] = {
 	{range, 25},
 	{attribute, 40},
 	{several, 20},
-	{set_attribute, 1},
+	{set_attribute, 10},
 	{0},
 };

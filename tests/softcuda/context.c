@@ -173,7 +173,7 @@ SOFT_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *f
 		return CUDA_ERROR_INVALID_DEVICE;
 	pthread_mutex_lock(&soft.objects);
 	primary = soft.device[device].primary;
-	*flags = 0;
+	*flags = primary ? primary->flags : 0;
 	*active = primary && atomic_load(&primary->alive);
 	pthread_mutex_unlock(&soft.objects);
 	return CUDA_SUCCESS;
@@ -337,6 +337,37 @@ static CUresult context_device(CUdevice *device, CUcontext context)
 		result = CUDA_ERROR_INVALID_CONTEXT;
 	if (!result)
 		*device = context->device;
+	return result;
+}
+
+SOFT_EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
+{
+	CUcontext context;
+	CUresult result;
+
+	SOFT_FAULT();
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = soft_context_current(&context);
+	if (!result)
+		*flags = atomic_load(&context->flags);
+	return result;
+}
+
+/* Nothing changes: work is done when a call returns. */
+SOFT_EXPORT CUresult cuCtxSetFlags(unsigned int flags)
+{
+	CUcontext context;
+	CUresult result;
+
+	SOFT_FAULT();
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	result = soft_context_current(&context);
+	if (!result)
+		atomic_store(&context->flags, flags);
 	return result;
 }
 

@@ -113,6 +113,14 @@ static bool get_host_pointer(const struct described *of, CUdeviceptr ptr, uint64
 	return of->type == CU_MEMORYTYPE_HOST || is_managed(of);
 }
 
+/* Seen (580.159): set for managed memory from the beginning, and never for virtual memory. */
+static bool get_sync_memops(const struct described *of, CUdeviceptr ptr, uint64_t *value)
+{
+	(void)ptr;
+	*value = of->mapping && (of->mapping->sync_memops || is_managed(of));
+	return true;
+}
+
 static bool get_buffer(const struct described *of, CUdeviceptr ptr, uint64_t *value)
 {
 	*value = of->mapping ? of->mapping->buffer : soft_host_buffer(ptr);
@@ -199,6 +207,7 @@ static const struct attribute {
 	{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, sizeof(unsigned int), get_type},
 	{CU_POINTER_ATTRIBUTE_DEVICE_POINTER, sizeof(CUdeviceptr), get_device_pointer},
 	{CU_POINTER_ATTRIBUTE_HOST_POINTER, sizeof(void *), get_host_pointer},
+	{CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, sizeof(unsigned int), get_sync_memops},
 	{CU_POINTER_ATTRIBUTE_BUFFER_ID, sizeof(unsigned long long), get_buffer},
 	{CU_POINTER_ATTRIBUTE_IS_MANAGED, sizeof(unsigned int), get_managed},
 	{CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, sizeof(int), get_ordinal},
@@ -278,4 +287,32 @@ SOFT_EXPORT CUresult cuPointerGetAttributes(
 	}
 	pthread_rwlock_unlock(&soft.lock);
 	return CUDA_SUCCESS;
+}
+
+/* Seen (580.159). Pinned memory forgets what is set. */
+SOFT_EXPORT CUresult cuPointerSetAttribute(
+	const void *value, CUpointer_attribute number, CUdeviceptr ptr)
+{
+	struct described found;
+	CUresult result;
+
+	SOFT_FAULT();
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!value)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = soft_capture_unsafe();
+	if (result)
+		return result;
+	pthread_rwlock_wrlock(&soft.lock);
+	if (!describe(ptr, &found))
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (found.mapping && found.mapping->kind == SOFT_VMM)
+		result = CUDA_ERROR_NOT_SUPPORTED;
+	else if (number != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (found.mapping)
+		found.mapping->sync_memops = *(const unsigned int *)value != 0;
+	pthread_rwlock_unlock(&soft.lock);
+	return result;
 }

@@ -196,6 +196,7 @@ struct soft_mapping {
 	CUmemoryPool pool;
 	unsigned int opens; /* of IPC memory */
 	pid_t owner;	    /* of IPC memory */
+	bool sync_memops;
 	/* One per visible device, the last one for the host: CUmemAccess_flags. */
 	uint8_t access[SOFT_MAX_DEVICES + 1];
 };
@@ -364,6 +365,7 @@ struct CUctx_st {
 	CUdevice device;
 	unsigned int references; /* primary contexts only */
 	bool primary;
+	_Atomic unsigned int flags;
 	_Atomic bool alive;
 	unsigned barred; /* threads in soft_work_wait_barred(); work.c */
 };
