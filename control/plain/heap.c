@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct piece {
-	uint64_t id, offset, bytes;
+	uint64_t id, offset, bytes, secret;
 	int sync_memops;
 	int parked;
 	struct lien_heap_order *order; /* of a parked one; NULL: of a context that has ended */
@@ -124,6 +124,7 @@ static void describe(const struct lien_heap_chunk *chunk, const struct piece *pi
 		.address = chunk->range.base + piece->offset,
 		.bytes = piece->bytes,
 		.sync_memops = piece->sync_memops,
+		.secret = piece->secret,
 		.key = chunk->key,
 		.chunk_id = chunk->id,
 		.chunk = chunk->range,
@@ -375,6 +376,19 @@ void lien_heap_set_sync_memops(
 		piece->sync_memops = value;
 }
 
+int lien_heap_offer(struct lien_heap *heap, struct lien_heap_block *block, uint64_t secret)
+{
+	struct lien_heap_chunk *chunk;
+	struct piece *piece = piece_of(heap, block, &chunk);
+
+	if (!piece || piece->parked)
+		return -ENOENT;
+	if (!piece->secret)
+		piece->secret = secret;
+	block->secret = piece->secret;
+	return 0;
+}
+
 int lien_heap_park(
 	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_order *order)
 {
@@ -451,7 +465,8 @@ int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *blo
 	struct piece piece = {.id = block->id,
 		.offset = block->address - block->chunk.base,
 		.bytes = block->bytes,
-		.sync_memops = block->sync_memops};
+		.sync_memops = block->sync_memops,
+		.secret = block->secret};
 
 	return add(heap, &block->key, block->chunk, block->chunk_id, piece) ? 0 : -ENOMEM;
 }

@@ -54,6 +54,7 @@ struct lien_heap_block {
 	uint64_t id; /* never given to another block */
 	uint64_t address, bytes;
 	int sync_memops; /* see lien_heap_set_sync_memops() */
+	uint64_t secret; /* see lien_heap_offer(); 0: none */
 	struct lien_heap_key key;
 	uint64_t chunk_id;
 	struct lien_heap_range chunk;
@@ -91,6 +92,9 @@ int lien_heap_find(const struct lien_heap *heap, uint64_t address, struct lien_h
 /* Notes what the application has set as the block's CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; 0 at first. */
 void lien_heap_set_sync_memops(
 	struct lien_heap *heap, const struct lien_heap_block *block, int value);
+/* Gives the block a secret, which others must show to get its memory, unless it has one; and fills
+ * in the one that it has. -ENOENT: the block is gone. */
+int lien_heap_offer(struct lien_heap *heap, struct lien_heap_block *block, uint64_t secret);
 
 /* Removes a block that lien_heap_find() found; -ENOENT: somebody else did. If it was the last one
  * of a chunk that is not a pool's, *empty is that chunk, which the heap has forgotten; otherwise 0

@@ -3,7 +3,8 @@
  * Legacy IPC handles for memory of ours. The process that made the handle, its owner, listens on an
  * abstract unix socket, whose name is random and part of the handle. Whoever opens the handle
  * connects, shows it, and gets a descriptor of the chunk. Neither side keeps a descriptor, because
- * that would keep the memory on the device. The other end must have the same user.
+ * that would keep the memory on the device. Who has the handle may open it, whoever that is, as
+ * with the driver's.
  */
 #ifndef LIEN_CONTROL_PLAIN_IPC_H
 #define LIEN_CONTROL_PLAIN_IPC_H
@@ -14,7 +15,10 @@
 
 #include "control/plain/memory.h"
 
+/* The first half names the socket, and everybody can read it (/proc/net/unix); the second half is
+ * secret. */
 #define LIEN_PLAIN_COOKIE 16
+#define LIEN_PLAIN_NAME	  8
 
 /* The bytes of a CUipcMemHandle. The same block always has the same. */
 struct lien_plain_handle {
@@ -22,7 +26,8 @@ struct lien_plain_handle {
 	uint8_t cookie[LIEN_PLAIN_COOKIE]; /* the owner's */
 	uint64_t id, address, bytes;	   /* of the block, in the owner */
 	uint32_t pid;			   /* the owner's, for people */
-	uint8_t zero[12];
+	uint32_t network;		   /* lien_plain_network() of the socket */
+	uint64_t secret;		   /* the block's own */
 };
 _Static_assert(sizeof(struct lien_plain_handle) == CU_IPC_HANDLE_SIZE, "a CUipcMemHandle");
 
@@ -48,8 +53,9 @@ struct lien_plain_answer {
 
 /* Fills in the address of the owner's socket. Returns its length. */
 socklen_t lien_plain_socket_name(struct sockaddr_un *name, const uint8_t *cookie);
-/* Returns whether the process at the other end has our user. */
-int lien_plain_same_user(int socket);
+/* Returns the number of the socket's network namespace. In another one, anybody could have taken
+ * the name. */
+uint32_t lien_plain_network(int socket);
 
 /* Returns whether the handle is of this process. */
 int lien_plain_offered(const struct lien_plain_handle *handle);

@@ -2,6 +2,7 @@
 /* The owner's side of legacy IPC. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -9,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <lien/clock.h>
 #include <lien/pass_fds.h>
 
 #include "control/plain/ipc.h"
@@ -17,19 +19,41 @@
 /* Programs count their descriptors from below. */
 #define FD_FLOOR 900
 
-#define BACKLOG	   128
-#define PATIENCE_S 5 /* for a process that connects and shows nothing */
-#define RETRY_US   10000
-#define SPARE	   2 /* a connection, and the descriptor of a chunk */
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+
+#define BACKLOG	    128
+#define GUESTS	    32		  /* at a time; anybody can connect */
+#define PATIENCE_NS 5000000000ull /* for a guest that is silent */
+#define RETRY_US    10000
+#define SPARE	    2 /* a connection, and the descriptor of a chunk */
+
+/* Who has connected. The application may close the socket, and reuse its number. */
+struct guest {
+	int socket;
+	unsigned answers;
+	uint64_t inode;
+	uint64_t heard_ns; /* when it connected or got its last answer */
+};
+
+struct guests {
+	int listening;
+	uint64_t inode; /* of that */
+	unsigned count;
+	struct guest guest[GUESTS];
+};
 
 static struct {
 	pthread_mutex_t lock;
 	int listens;
 	int socket;
 	uint64_t inode; /* of the socket: the application may close it, and reuse its number */
+	uint32_t network;
 	uint8_t cookie[LIEN_PLAIN_COOKIE];
 	/* the same socket once more: kept for when the application has no descriptor left */
 	int spare[SPARE];
+	struct guests guests; /* the answering thread's */
 } offer = {.lock = PTHREAD_MUTEX_INITIALIZER, .socket = -1, .spare = {-1, -1}};
 
 socklen_t lien_plain_socket_name(struct sockaddr_un *name, const uint8_t *cookie)
@@ -43,20 +67,20 @@ socklen_t lien_plain_socket_name(struct sockaddr_un *name, const uint8_t *cookie
 	name->sun_family = AF_UNIX;
 	memcpy(at, prefix, sizeof(prefix) - 1);
 	at += sizeof(prefix) - 1;
-	for (i = 0; i < LIEN_PLAIN_COOKIE; i++) {
+	for (i = 0; i < LIEN_PLAIN_NAME; i++) {
 		*at++ = digits[cookie[i] >> 4];
 		*at++ = digits[cookie[i] & 15];
 	}
 	return at - (char *)name;
 }
 
-int lien_plain_same_user(int socket)
+uint32_t lien_plain_network(int socket)
 {
-	struct ucred other;
-	socklen_t size = sizeof(other);
+	uint64_t number = 0;
+	socklen_t size = sizeof(number);
 
-	return !getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &size) &&
-	       other.uid == geteuid();
+	getsockopt(socket, SOL_SOCKET, SO_NETNS_COOKIE, &number, &size);
+	return number;
 }
 
 int lien_plain_offered(const struct lien_plain_handle *handle)
@@ -123,7 +147,7 @@ LIEN_TRANSLATED static CUresult look_up(
 
 	if (memcmp(handle->magic, LIEN_PLAIN_MAGIC, sizeof(handle->magic)) ||
 		!lien_plain_offered(handle) || !lien_plain_find(handle->address, &block) ||
-		block.id != handle->id)
+		block.id != handle->id || !block.secret || block.secret != handle->secret)
 		return CUDA_ERROR_INVALID_VALUE; /* freed */
 	answer->chunk = block.chunk_id;
 	answer->chunk_bytes = block.chunk.bytes;
@@ -134,58 +158,123 @@ LIEN_TRANSLATED static CUresult look_up(
 	return result && close_spare() ? export_chunk(block.chunk.base, fd) : result;
 }
 
-/* Answers the next question. Returns whether there was one. */
-LIEN_TRANSLATED static int answer_one(int socket)
+/* Answers the next question, if it is there. Returns whether another one may follow. */
+LIEN_TRANSLATED static int answer_one(struct guest *guest)
 {
 	struct lien_plain_question question;
 	struct lien_plain_answer answer = {0};
 	const struct iovec part = {&answer, sizeof(answer)};
+	ssize_t n =
+		lien_pass_receive_plain(guest->socket, &question, sizeof(question), MSG_DONTWAIT);
 	int fd = -1, err;
 
-	if (lien_pass_receive_plain(socket, &question, sizeof(question), 0) != sizeof(question))
-		return 0;
+	if (n != sizeof(question))
+		return n == -EAGAIN;
 	answer.result = look_up(&question, &answer, &fd);
-	err = lien_pass_send(socket, &part, 1, &fd, fd >= 0);
+	err = lien_pass_send(guest->socket, &part, 1, &fd, fd >= 0);
 	if (fd >= 0)
 		close(fd);
-	return !err;
+	guest->heard_ns = lien_clock_ns();
+	return !err && !question.export && !guest->answers++;
 }
 
-LIEN_TRANSLATED static void answer_process(int socket)
+static void close_guest(const struct guest *guest, int also_copies)
 {
-	const struct timeval patience = {.tv_sec = PATIENCE_S};
-
-	setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	if (lien_plain_same_user(socket) && answer_one(socket))
-		answer_one(socket);
+	if (inode_of(guest->socket) != guest->inode)
+		return;
+	if (also_copies) /* a child that the application has forked has one */
+		shutdown(guest->socket, SHUT_RDWR);
+	close(guest->socket);
 }
 
-static int accept_one(int listening)
+static void dismiss(struct guests *guests, unsigned i)
 {
-	int socket = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+	close_guest(&guests->guest[i], 1);
+	guests->guest[i] = guests->guest[--guests->count];
+}
 
-	if (socket < 0 && (errno == EMFILE || errno == ENFILE) && close_spare())
-		socket = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+/* Returns the one that has been silent longest. There must be one. */
+static unsigned most_silent(const struct guests *guests)
+{
+	unsigned i, at = 0;
+
+	for (i = 1; i < guests->count; i++)
+		if (guests->guest[i].heard_ns < guests->guest[at].heard_ns)
+			at = i;
+	return at;
+}
+
+/* While the application has no descriptor left, there is one guest at a time: a spare one must be
+ * left for a chunk. */
+static int accept_one(const struct guests *guests)
+{
+	int socket = accept4(guests->listening, NULL, NULL, SOCK_CLOEXEC);
+
+	if (socket < 0 && (errno == EMFILE || errno == ENFILE) && !guests->count && close_spare())
+		socket = accept4(guests->listening, NULL, NULL, SOCK_CLOEXEC);
 	return socket;
+}
+
+/* Lets in the next guest, in the place of a silent one if need be. */
+static void let_in(struct guests *guests)
+{
+	const int socket = accept_one(guests);
+
+	if (socket < 0) {
+		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+			usleep(RETRY_US); /* too many open files */
+		return;
+	}
+	if (guests->count == GUESTS)
+		dismiss(guests, most_silent(guests));
+	guests->guest[guests->count++] = (struct guest){
+		.socket = socket, .inode = inode_of(socket), .heard_ns = lien_clock_ns()};
+}
+
+/* Waits until a guest speaks, has been silent for too long, or comes, and does what that takes. */
+LIEN_TRANSLATED static void serve(struct guests *guests)
+{
+	struct pollfd ready[GUESTS + 1] = {{.fd = guests->listening, .events = POLLIN}};
+	const uint64_t now = lien_clock_ns();
+	const unsigned count = guests->count;
+	int wait = -1;
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		ready[1 + i] = (struct pollfd){guests->guest[i].socket, POLLIN, 0};
+	if (count) {
+		const uint64_t end = guests->guest[most_silent(guests)].heard_ns + PATIENCE_NS;
+
+		wait = end > now ? (int)((end - now) / 1000000 + 1) : 0;
+	}
+	if (poll(ready, 1 + count, wait) < 0)
+		return;
+	/* From the end, because the last one takes the place of one that goes. */
+	for (i = count; i--;) {
+		struct guest *guest = &guests->guest[i];
+
+		if (ready[1 + i].revents
+				? inode_of(guest->socket) != guest->inode || !answer_one(guest)
+				: lien_clock_ns() - guest->heard_ns >= PATIENCE_NS)
+			dismiss(guests, i);
+	}
+	if (ready[0].revents && inode_of(guests->listening) == guests->inode)
+		let_in(guests);
 }
 
 /* This thread's calls are the application's: libc calls it, and the agent may hold it. */
 LIEN_TRANSLATED static void *answer_all(void *arg)
 {
-	const uint64_t inode = offer.inode;
-	int listening = (intptr_t)arg, socket;
+	struct guests *guests = &offer.guests;
 
+	*guests = (struct guests){.listening = (intptr_t)arg, .inode = offer.inode};
 	prctl(PR_SET_NAME, "lien-ipc");
-	while (inode_of(listening) == inode) {
-		make_spare(listening);
-		socket = accept_one(listening);
-		if (socket >= 0) {
-			answer_process(socket);
-			close(socket);
-		} else if (errno != EINTR && errno != ECONNABORTED) {
-			usleep(RETRY_US); /* too many open files */
-		}
+	while (inode_of(guests->listening) == guests->inode) {
+		make_spare(guests->listening);
+		serve(guests);
 	}
+	while (guests->count)
+		dismiss(guests, 0);
 	close_spare();
 	/* The next handle begins anew. */
 	__atomic_store_n(&offer.listens, 0, __ATOMIC_RELEASE);
@@ -198,7 +287,7 @@ static int make_socket(const uint8_t *cookie)
 {
 	struct sockaddr_un name;
 	socklen_t length = lien_plain_socket_name(&name, cookie);
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), raised;
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), raised;
 
 	if (fd < 0)
 		return -1;
@@ -220,6 +309,7 @@ static int listen_once(void)
 				      sizeof(offer.cookie)) {
 		offer.socket = make_socket(offer.cookie);
 		offer.inode = inode_of(offer.socket);
+		offer.network = lien_plain_network(offer.socket);
 		if (offer.socket >= 0 &&
 			!lien_thread_start(answer_all, (void *)(intptr_t)offer.socket)) {
 			__atomic_store_n(&offer.listens, 1, __ATOMIC_RELEASE);
@@ -234,12 +324,26 @@ static int listen_once(void)
 
 void lien_plain_offered_forked(void)
 {
+	unsigned i;
+
 	close_spare();
+	for (i = 0; i < offer.guests.count; i++)
+		close_guest(&offer.guests.guest[i], 0);
 	if (offer.socket >= 0 && inode_of(offer.socket) == offer.inode)
 		close(offer.socket);
 	memset(&offer, 0, sizeof(offer));
 	offer.socket = offer.spare[0] = offer.spare[1] = -1;
 	pthread_mutex_init(&offer.lock, NULL);
+}
+
+/* Returns whether the block has a secret now. */
+static int give_secret(struct lien_heap_block *block)
+{
+	uint64_t secret = 0;
+
+	return block->secret ||
+	       (syscall(SYS_getrandom, &secret, sizeof(secret), 0) == sizeof(secret) && secret &&
+		       !lien_plain_offer(block, secret));
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
@@ -249,13 +353,15 @@ LIEN_TRANSLATED CUresult lien_plain_cuIpcGetMemHandle(CUipcMemHandle *handle, CU
 
 	if (!handle || !lien_plain_find(ptr, &block) || block.key.pool || !lien_plain_current())
 		return LIEN_REAL(cuIpcGetMemHandle)(handle, lien_plain_wait_keeps(ptr) ? 0 : ptr);
-	if (!listen_once())
+	if (!listen_once() || !give_secret(&block))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	memcpy(made.cookie, offer.cookie, sizeof(made.cookie));
 	made.id = block.id;
 	made.address = block.address;
 	made.bytes = block.bytes;
 	made.pid = getpid();
+	made.network = offer.network;
+	made.secret = block.secret;
 	memcpy(handle, &made, sizeof(made));
 	return CUDA_SUCCESS;
 }

@@ -54,21 +54,24 @@ static struct {
 /* --- asking the owner ------------------------------------------------------------------------- */
 
 #define LOOK_MS 200 /* so often a thread that waits for an owner looks whether that still lives */
+/* An owner may close a connection without an answer, when many others connect, or when this thread
+ * was held between its two questions. */
+#define TRIES 8
 
 static int connect_to(const struct lien_plain_handle *handle)
 {
 	const struct timeval often = {.tv_usec = LOOK_MS * 1000};
 	struct sockaddr_un name;
 	socklen_t length = lien_plain_socket_name(&name, handle->cookie);
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), err;
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), err = -1;
 
 	if (fd < 0)
 		return -1;
-	do
-		err = connect(fd, (struct sockaddr *)&name, length);
-	while (err && errno == EINTR);
-	if (!err && lien_plain_same_user(fd) &&
-		!setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &often, sizeof(often)))
+	if (lien_plain_network(fd) == handle->network)
+		do
+			err = connect(fd, (struct sockaddr *)&name, length);
+		while (err && errno == EINTR);
+	if (!err && !setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &often, sizeof(often)))
 		return fd;
 	close(fd);
 	return -1;
@@ -106,7 +109,7 @@ static ssize_t receive_answer(
 }
 
 /* Fills in where the block lies, and with `fd` a descriptor of its chunk. While the memory is away,
- * the owner answers when it is back. */
+ * the owner answers when it is back. Returns CUDA_ERROR_NOT_READY: it has hung up. */
 static CUresult ask_owner(int socket, const struct lien_plain_handle *handle,
 	struct lien_plain_answer *answer, int *fd)
 {
@@ -114,9 +117,9 @@ static CUresult ask_owner(int socket, const struct lien_plain_handle *handle,
 	const struct iovec part = {(void *)&question, sizeof(question)};
 	int fds[LIEN_PASS_FDS_MAX];
 	unsigned count = 0;
-	ssize_t n = -1;
+	ssize_t n = lien_pass_send(socket, &part, 1, NULL, 0);
 
-	if (!lien_pass_send(socket, &part, 1, NULL, 0))
+	if (!n)
 		n = receive_answer(socket, answer, fds, &count);
 	if (n == sizeof(*answer) && !answer->result && count == (fd != NULL)) {
 		if (fd)
@@ -125,6 +128,8 @@ static CUresult ask_owner(int socket, const struct lien_plain_handle *handle,
 	}
 	while (count)
 		close(fds[--count]);
+	if (!n || n == -EPIPE || n == -ECONNRESET)
+		return CUDA_ERROR_NOT_READY;
 	return n == sizeof(*answer) && answer->result ? (CUresult)answer->result
 						      : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -327,6 +332,7 @@ LIEN_TRANSLATED static CUresult open_handle(
 	const struct lien_plain_handle *handle, CUdeviceptr *ptr)
 {
 	CUresult result;
+	unsigned tries;
 	int socket;
 
 	pthread_mutex_lock(&open_memory.turn);
@@ -334,12 +340,16 @@ LIEN_TRANSLATED static CUresult open_handle(
 	pthread_mutex_unlock(&open_memory.turn);
 	if (result != CUDA_ERROR_NOT_FOUND)
 		return result;
-	socket = connect_to(handle);
-	if (socket < 0)
-		return CUDA_ERROR_INVALID_HANDLE;
-	result = open_asking(socket, handle, ptr);
-	close(socket);
-	return result;
+	for (tries = 0; tries < TRIES; tries++) {
+		socket = connect_to(handle);
+		if (socket < 0)
+			break;
+		result = open_asking(socket, handle, ptr);
+		close(socket);
+		if (result != CUDA_ERROR_NOT_READY)
+			return result;
+	}
+	return CUDA_ERROR_INVALID_HANDLE;
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuIpcOpenMemHandle_v2(

@@ -268,6 +268,16 @@ void lien_plain_set_sync_memops(const struct lien_heap_block *block, int value)
 	pthread_mutex_unlock(&plain.lock);
 }
 
+int lien_plain_offer(struct lien_heap_block *block, uint64_t secret)
+{
+	int err;
+
+	pthread_mutex_lock(&plain.lock);
+	err = lien_heap_offer(&plain.heap, block, secret);
+	pthread_mutex_unlock(&plain.lock);
+	return err;
+}
+
 void lien_plain_lock(void)
 {
 	pthread_mutex_lock(&plain.lock);

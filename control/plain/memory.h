@@ -33,6 +33,8 @@ int lien_plain_reuse(const struct lien_plain_place *place, uint64_t bytes,
 int lien_plain_find(CUdeviceptr address, struct lien_heap_block *block);
 /* See lien_heap_set_sync_memops(). */
 void lien_plain_set_sync_memops(const struct lien_heap_block *block, int value);
+/* See lien_heap_offer(). */
+int lien_plain_offer(struct lien_heap_block *block, uint64_t secret);
 /* The heap's lock, which orders (struct lien_heap_order) share. */
 void lien_plain_lock(void);
 void lien_plain_unlock(void);

@@ -16,10 +16,11 @@ POOL = 32 * MIB
 class Plain(Driver):
     """prog_plain under `lien run`. names: "linked", or "older", those of before CUDA 4 and 11."""
 
-    def __init__(self, session, device=0, plain=False, names=None, under_lien=True, **environment):
+    def __init__(self, session, device=0, plain=False, names=None, under_lien=True, uid=None, **environment):
         argv = ([LIEN, "run", *(["--plain"] if plain else []), "--"] if under_lien else []) + [
             program("prog_plain")] + ([names] if names else [])
-        super().__init__(session.spawn(argv, **environment))
+        super().__init__(session.spawn_as(uid, argv, **environment) if uid else
+                         session.spawn(argv, **environment))
         self.context = self("init", device)
 
     def becomes(self, device=0):

@@ -5,10 +5,12 @@
 import os
 import random
 import signal
+import socket
 import sys
 
 from lien_test import MIB, case, check, equal, main, wait_for
 from plain import INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, KEPT, Plain, plain_session
+from users import ALICE, BOB, Shared
 
 FUTEX = 202
 
@@ -109,6 +111,117 @@ def test_ipc_with_owners_that_do_not_answer():
         stopped.process.signal(signal.SIGCONT)
         user("ipc-close", user("ipc-open-end"))
         user("destroy", context)
+
+
+# --- who has the handle may open it ---------------------------------------------------------------
+
+GUESTS = 32  # control/plain/ipc_offer.c
+
+
+def half(handle, secret=False):
+    """The half of the owner's cookie that names its socket, or the secret one (control/plain/ipc.h)."""
+    return handle[2:][32:48] if secret else handle[2:][16:32]
+
+
+def knock(handle):
+    """Connects to the owner, and shows nothing."""
+    guest = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    guest.connect("\0lien-ipc-" + half(handle))
+    guest.setblocking(False)
+    return guest
+
+
+def is_open(guest):
+    try:
+        return guest.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+
+
+def descriptors(job):
+    return len(os.listdir("/proc/%d/fd" % job.pid))
+
+
+def with_guests(session):
+    """An owner, a user, a handle, and how many descriptors the owner has while nobody asks."""
+    owner, user = Plain(session), Plain(session)
+    handle = owner.handle(owner("alloc", 2 * MIB))
+    user("ipc-close", user("ipc-open", handle))
+    return owner, user, handle, descriptors(owner)
+
+
+@case()
+def test_ipc_between_users():
+    with Shared(LIEN_PLAIN="0") as session:
+        session.start_agent()
+        jobs = [Plain(session, uid=uid) for uid in (ALICE, BOB, None)]
+        blocks = []
+        for value, job in enumerate(jobs):
+            blocks.append(job("alloc", 6 * MIB))
+            job("fill", blocks[value], 6 * MIB, value + 1)
+        session.ready(*(job.pid for job in jobs))
+        opened = {}
+        for value, owner in enumerate(jobs):
+            for user in jobs:
+                if user is not owner:
+                    opened[user, value] = user("ipc-open", owner.handle(blocks[value]))
+                    user.holds(opened[user, value], 6 * MIB, value + 1)
+        # Nobody moves what another user has open, but root.
+        for uid in ALICE, BOB:
+            session.refused_as(uid, "mapped by a process of another user", "offload", "--owner", "all")
+        result = session.ask("offload", "--owner", "all")
+        equal((result["outcome"], result["left"]), ("done", []), "offload")
+        session.ask("restore")
+        for (user, value), address in opened.items():
+            user.holds(address, 6 * MIB, value + 1)
+
+
+@case()
+def test_ipc_handle_opens_one_block():
+    with plain_session() as session:
+        owner, user = Plain(session), Plain(session)
+        handles = [owner.handle(owner("alloc", 4096)) for _ in range(3)]
+        again = owner.handle(owner("alloc", 2 * MIB))
+        with open("/proc/net/unix", encoding="ascii") as table:
+            names = table.read()
+        check(half(again) in names, "no socket of that name")
+        for handle in handles:
+            check(half(handle, secret=True) not in names, "all of the cookie can be read")
+        check(handles[0][-16:] != handles[1][-16:], "two blocks have the same secret")
+        # With what belongs to other blocks, or without it.
+        for secret in handles[1][-16:], 16 * "0":
+            equal(user.refused("ipc-open", handles[0][:-16] + secret), INVALID_VALUE, "a wrong secret")
+        equal(user.refused("ipc-open", handles[0][:2 + 32] + 16 * "0" + handles[0][2 + 48:]), INVALID_VALUE,
+              "without the second half of the cookie")
+        user("ipc-close", user("ipc-open", handles[0]))
+
+
+@case()
+def test_ipc_beside_strangers_that_are_silent():
+    with plain_session() as session:
+        owner, user, handle, before = with_guests(session)
+        guests = [knock(handle) for _ in range(GUESTS // 2)]
+        user("ipc-close", user("ipc-open", handle))
+        check(all(map(is_open, guests)), "it was opened after silent ones were closed")
+        guests += [knock(handle) for _ in range(GUESTS)]
+        wait_for("the first ones have been closed", lambda: sum(map(is_open, guests)) == GUESTS)
+        check(all(map(is_open, guests[-GUESTS:])), "the first one is not the most silent")
+        user("ipc-close", user("ipc-open", handle))
+        check(any(map(is_open, guests)), "it was opened after silent ones were closed")
+        for guest in guests:
+            guest.close()
+        wait_for("the owner has closed all", lambda: descriptors(owner) == before)
+
+
+@case(long=True)
+def test_ipc_strangers_that_stay_silent():
+    with plain_session() as session:
+        owner, _, handle, before = with_guests(session)
+        guests = [knock(handle) for _ in range(3)]
+        wait_for("they are closed", lambda: not any(map(is_open, guests)))
+        wait_for("the owner has closed all", lambda: descriptors(owner) == before)
 
 
 @case()

@@ -181,6 +181,12 @@ static void test_a_chunk_is_empty_with_its_last_block(void **state)
 	assert_int_equal(a.chunk.base, b.chunk.base);
 	assert_int_equal(give(&heap, &a), 0);
 	assert_false(lien_heap_find(&heap, a.address, &found));
+	assert_int_equal(lien_heap_offer(&heap, &a, 4), -ENOENT);
+	/* The first secret is the block's. */
+	assert_int_equal(b.secret, 0);
+	assert_int_equal(lien_heap_offer(&heap, &b, 5), 0);
+	assert_int_equal(lien_heap_offer(&heap, &b, 6), 0);
+	assert_int_equal(b.secret, 5);
 	assert_int_equal(give(&heap, &b), LIEN_HEAP_SHARED);
 	/* The driver would not let go of it. */
 	assert_int_equal(lien_heap_put_back(&heap, &b), 0);
