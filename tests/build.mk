@@ -31,7 +31,7 @@ ARENA	  := $(addprefix control/, memory/arena.c memory/checksum.c memory/items.c
 	orders/reserve.c orders/verify.c)
 
 UNIT_SRCS_test_arena	     := $(ARENA)
-UNIT_SRCS_test_ask	     := $(addprefix control/nccl/, ask.c json.c)
+UNIT_SRCS_test_ask	     := $(addprefix control/ask/, ask.c json.c)
 UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/gated.c probes/holders.c \
 	discover/elf_symbols.c)
 UNIT_LIBS_test_calls	     := -lelf -rdynamic

@@ -105,6 +105,8 @@ struct lien_agent_node;
 struct lien_others;
 struct lien_probing;
 struct lien_ras;
+struct lien_netns;
+struct lien_ipc_connect;
 
 struct lien_link;
 struct lien_reply;
@@ -165,7 +167,9 @@ struct lien_agent {
 		uint32_t pid; /* looked at last */
 		uint64_t t_look;
 		bool looking;
-	} rewritten;	      /* daemon/rewritten.h */
+	} rewritten; /* daemon/rewritten.h */
+	struct lien_netns *netns;
+	struct lien_ipc_connect *ipc_connect;
 	struct lien_ras *ras; /* NULL: NCCL's RAS is not asked */
 	/* leave what is known of processes to the next agent */
 	bool ended;

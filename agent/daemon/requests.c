@@ -764,6 +764,7 @@ static const struct request {
 	{"attach", request_attach, LITTLE, {"pids"}},
 	{"detach", request_detach, LITTLE, {"pids"}},
 	{"compare", request_compare, LITTLE, {"pids", "repair", "timeout_ms"}},
+	{"ipc_connect", lien_ipc_connect_request, LITTLE, {"socket", "network"}},
 	{"status", request_status, LITTLE, {NULL}},
 	{"metrics", request_metrics, GRAPH, {NULL}},
 	{"record", request_record, LITTLE, {"follow"}},

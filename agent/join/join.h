@@ -33,6 +33,10 @@ void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigne
 void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsigned count,
 	bool repair, unsigned timeout_ms);
 
+/* Connects the client to a process's socket for legacy IPC in another network namespace, and passes
+ * it the connection with the answer. */
+void lien_ipc_connect_request(struct lien_client *client, json_t *request);
+
 /* Call this after the graph has applied an event. */
 void lien_walks_event(struct lien_agent *agent, const struct lien_event *event);
 /* Does a control library make this call to read the driver's state? The graph does not need it. */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -21,7 +22,8 @@
 #define WAIT_S 2
 
 struct lien_netns {
-	int fd; /* to the helper */
+	pthread_mutex_t lock; /* of the next question and its answer */
+	int fd;		      /* to the helper */
 	pid_t helper;
 	uint64_t own; /* number of the agent's namespace */
 	bool broken;  /* an answer came too late once: later ones may belong to older questions */
@@ -71,7 +73,8 @@ static bool hear(int from, int *number, int *fd)
 
 static int open_socket(int family)
 {
-	int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int type = family == AF_UNIX ? SOCK_SEQPACKET : SOCK_STREAM;
+	int fd = socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	return fd < 0 ? -errno : fd;
 }
@@ -125,6 +128,7 @@ int lien_netns_start(struct lien_netns **out)
 	netns = calloc(1, sizeof(*netns));
 	if (!netns)
 		return -ENOMEM;
+	pthread_mutex_init(&netns->lock, NULL);
 	netns->own = lien_netns_of(agent);
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
 		err = -errno;
@@ -156,10 +160,24 @@ void lien_netns_stop(struct lien_netns *netns)
 	waitpid(netns->helper, NULL, 0);
 }
 
+static int ask_helper(struct lien_netns *netns, int namespace, int family)
+{
+	int number, fd,
+		err = netns->broken ? -ETIMEDOUT : send_number(netns->fd, family, namespace);
+
+	if (err)
+		return err;
+	if (!hear(netns->fd, &number, &fd)) {
+		netns->broken = true;
+		return -ETIMEDOUT;
+	}
+	return fd >= 0 ? fd : number < 0 ? number : -EPROTO;
+}
+
 int lien_netns_socket(struct lien_netns *netns, uint32_t pid, int family)
 {
 	char path[48];
-	int namespace, number, fd = -1, err;
+	int namespace, fd;
 
 	snprintf(path, sizeof(path), "/proc/%u/ns/net", pid);
 	namespace = open(path, O_RDONLY | O_CLOEXEC);
@@ -169,13 +187,9 @@ int lien_netns_socket(struct lien_netns *netns, uint32_t pid, int family)
 		close(namespace);
 		return open_socket(family);
 	}
-	err = netns->broken ? -ETIMEDOUT : send_number(netns->fd, family, namespace);
+	pthread_mutex_lock(&netns->lock);
+	fd = ask_helper(netns, namespace, family);
+	pthread_mutex_unlock(&netns->lock);
 	close(namespace);
-	if (err)
-		return err;
-	if (!hear(netns->fd, &number, &fd)) {
-		netns->broken = true;
-		return -ETIMEDOUT;
-	}
-	return fd >= 0 ? fd : number < 0 ? number : -EPROTO;
+	return fd;
 }

@@ -17,9 +17,9 @@ int lien_netns_start(struct lien_netns **out);
 void lien_netns_stop(struct lien_netns *netns);
 
 /*
- * Returns a TCP socket in the process's network namespace, not connected, O_CLOEXEC and
- * non-blocking; -errno when the process has ended or cannot be inspected. For one thread at a time.
- * Waits 2 s at most.
+ * Returns a TCP socket in the process's network namespace, or with AF_UNIX a SOCK_SEQPACKET one,
+ * not connected, O_CLOEXEC and non-blocking; -errno when the process has ended or cannot be
+ * inspected. Waits 2 s at most for the helper, and for other threads.
  */
 int lien_netns_socket(struct lien_netns *netns, uint32_t pid, int family);
 /* Returns the namespace's number; 0: not known. */

@@ -19,7 +19,6 @@
 #define SUBJECTS_MAX 1024
 
 struct lien_ras {
-	struct lien_netns *netns;
 	struct lien_worker *worker; /* of its own: RAS may not answer */
 	LIST_HEAD(, lien_ras_report) reports;
 	bool asking;
@@ -239,7 +238,7 @@ static struct lien_ras_job *job_new(struct lien_agent *agent, const struct lien_
 
 	if (!job)
 		return NULL;
-	job->netns = agent->ras->netns;
+	job->netns = agent->netns;
 	job->subject = calloc(SUBJECTS_MAX, sizeof(*job->subject));
 	lien_agent_counted(agent, &counted, &count);
 	for (process = lien_graph_first(agent->graph); process && job->subject;
@@ -336,7 +335,6 @@ struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lie
 int lien_ras_start(struct lien_agent *agent)
 {
 	struct lien_ras *ras;
-	int err;
 
 	ras = calloc(1, sizeof(*ras));
 	if (!ras)
@@ -344,8 +342,7 @@ int lien_ras_start(struct lien_agent *agent)
 	LIST_INIT(&ras->reports);
 	ras->delay = FIRST_NS;
 	agent->ras = ras;
-	err = lien_netns_start(&ras->netns);
-	return err ? err : lien_worker_new(agent, &ras->worker);
+	return lien_worker_new(agent, &ras->worker);
 }
 
 void lien_ras_stop(struct lien_agent *agent)
@@ -356,7 +353,6 @@ void lien_ras_stop(struct lien_agent *agent)
 	if (!ras)
 		return;
 	lien_worker_free(ras->worker);
-	lien_netns_stop(ras->netns);
 	while ((report = LIST_FIRST(&ras->reports)))
 		report_free(report);
 	free(ras);

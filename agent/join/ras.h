@@ -15,7 +15,7 @@
 
 struct lien_ras;
 
-/* Call this before any thread starts, and before the agent gives up rights. */
+/* agent->netns is there. */
 int lien_ras_start(struct lien_agent *agent);
 void lien_ras_stop(struct lien_agent *agent);
 void lien_ras_tick(struct lien_agent *agent);

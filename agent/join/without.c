@@ -49,6 +49,12 @@ void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsign
 	lien_reply_error(client, WITHOUT);
 }
 
+void lien_ipc_connect_request(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	lien_reply_error(client, WITHOUT);
+}
+
 void lien_walks_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	(void)agent, (void)event;

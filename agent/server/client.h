@@ -33,6 +33,7 @@ struct lien_client {
 	size_t line_end;   /* behind its newline; 0: the line is incomplete */
 	size_t searched;   /* no newline before this */
 	size_t out_sent;   /* of out_length: the rest follows */
+	int passed;	   /* a descriptor that goes with the next byte; -1: none */
 	uint64_t mark;	   /* of its next request, once that has its turn (lien_server_mark()) */
 	json_t *postponed; /* a request that is handled later; NULL: none */
 	/* handle that when no probes are being removed, or when open files have been read, instead
@@ -66,6 +67,8 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 /* The next two take over the reference. */
 void lien_reply_send(struct lien_client *client, json_t *message);
 void lien_reply_result(struct lien_client *client, json_t *result);
+/* An empty result that comes with the descriptor, which it takes over. */
+void lien_reply_pass(struct lien_client *client, int fd);
 void lien_reply_error(struct lien_client *client, const char *error);
 void lien_reply_failure(struct lien_client *client, const char *error, struct lien_blame blame);
 /* The request itself is wrong: a member that makes no sense, or a name that nothing has. */

@@ -10,6 +10,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <lien/pass_fds.h>
+
 #include "agent/server/address.h"
 #include "agent/server/server.h"
 
@@ -143,6 +145,8 @@ static void client_close(struct lien_client *client)
 	/* A copy may share the open file, so closing ours does not remove it from the epoll set. */
 	epoll_ctl(client->agent->epoll, EPOLL_CTL_DEL, client->source.fd, NULL);
 	close(client->source.fd);
+	if (client->passed >= 0)
+		close(client->passed);
 	free(client->in);
 	free(client->out);
 	free(client);
@@ -160,6 +164,22 @@ static void client_watch(struct lien_client *client)
 	epoll_ctl(client->agent->epoll, EPOLL_CTL_MOD, client->source.fd, &event);
 }
 
+static ssize_t send_some(struct lien_client *client)
+{
+	struct iovec part = {client->out + client->out_sent, client->out_length - client->out_sent};
+
+	if (client->passed < 0)
+		return send(client->source.fd, part.iov_base, part.iov_len,
+			MSG_DONTWAIT | MSG_NOSIGNAL);
+	part.iov_len = 1;
+	errno = -lien_pass_send(client->source.fd, &part, 1, &client->passed, 1);
+	if (errno)
+		return -1;
+	close(client->passed);
+	client->passed = -1;
+	return 1;
+}
+
 /* Sends what the socket takes now; a client that keeps reading gets the rest later. Returns false
  * if the client is gone. */
 static bool client_flush(struct lien_client *client)
@@ -168,8 +188,7 @@ static bool client_flush(struct lien_client *client)
 	ssize_t n;
 
 	while (client->out_sent < client->out_length && sends++ < SENDS_AT_ONCE) {
-		n = send(client->source.fd, client->out + client->out_sent,
-			client->out_length - client->out_sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+		n = send_some(client);
 		if (n < 0 && errno == EAGAIN)
 			break;
 		if (n <= 0)
@@ -279,6 +298,17 @@ void lien_reply_result(struct lien_client *client, json_t *result)
 		lien_reply_send(client, json_pack("{s:b, s:o}", "ok", 1, "result", result));
 	else
 		lien_reply_error(client, "out of memory");
+}
+
+void lien_reply_pass(struct lien_client *client, int fd)
+{
+	if (client->passed >= 0) { /* it asks, and does not read */
+		client->broken = true;
+		close(fd);
+		return;
+	}
+	client->passed = fd;
+	lien_reply_result(client, json_object());
 }
 
 /* Takes a line, and sometimes moves the rest to the front to make room. */
@@ -498,6 +528,7 @@ static void listener_ready(struct lien_source *source, uint32_t events)
 		return;
 	}
 	client->agent = server->agent;
+	client->passed = -1;
 	client->user->clients++;
 	server->count++;
 	LIST_INSERT_HEAD(&server->clients, client, next);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include <lien/clock.h>
-#include "control/nccl/ask.h"
+#include "control/ask/ask.h"
 #include "control/nccl/nccl.h"
 
 #define CHANGES_MAX 64 /* of the group id */

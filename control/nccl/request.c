@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "control/nccl/ask.h"
+#include "control/ask/ask.h"
 #include "control/nccl/nccl.h"
 
 #define REST_S	   30 /* that the job may take to come to rest */

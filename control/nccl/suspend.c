@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "control/nccl/ask.h"
+#include "control/ask/ask.h"
 #include "control/nccl/nccl.h"
 
 /* A restore for a communicator can be the same as one for a group id: their turns are not. */

@@ -59,14 +59,13 @@ static struct {
 socklen_t lien_plain_socket_name(struct sockaddr_un *name, const uint8_t *cookie)
 {
 	static const char digits[] = "0123456789abcdef";
-	static const char prefix[] = "lien-ipc-";
 	char *at = name->sun_path + 1;
 	unsigned i;
 
 	memset(name, 0, sizeof(*name));
 	name->sun_family = AF_UNIX;
-	memcpy(at, prefix, sizeof(prefix) - 1);
-	at += sizeof(prefix) - 1;
+	memcpy(at, LIEN_PLAIN_PREFIX, strlen(LIEN_PLAIN_PREFIX));
+	at += strlen(LIEN_PLAIN_PREFIX);
 	for (i = 0; i < LIEN_PLAIN_NAME; i++) {
 		*at++ = digits[cookie[i] >> 4];
 		*at++ = digits[cookie[i] & 15];

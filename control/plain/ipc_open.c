@@ -58,25 +58,6 @@ static struct {
  * was held between its two questions. */
 #define TRIES 8
 
-static int connect_to(const struct lien_plain_handle *handle)
-{
-	const struct timeval often = {.tv_usec = LOOK_MS * 1000};
-	struct sockaddr_un name;
-	socklen_t length = lien_plain_socket_name(&name, handle->cookie);
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), err = -1;
-
-	if (fd < 0)
-		return -1;
-	if (lien_plain_network(fd) == handle->network)
-		do
-			err = connect(fd, (struct sockaddr *)&name, length);
-		while (err && errno == EINTR);
-	if (!err && !setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &often, sizeof(often)))
-		return fd;
-	close(fd);
-	return -1;
-}
-
 /* A child that the owner made by clone() alone keeps the socket, and answers nothing. An owner in
  * another pid namespace is taken for living. */
 static int owner_lives(int socket)
@@ -341,9 +322,13 @@ LIEN_TRANSLATED static CUresult open_handle(
 	if (result != CUDA_ERROR_NOT_FOUND)
 		return result;
 	for (tries = 0; tries < TRIES; tries++) {
-		socket = connect_to(handle);
-		if (socket < 0)
+		socket = lien_plain_connect(handle, LOOK_MS);
+		if (socket == -EAGAIN)
+			usleep(LOOK_MS * 1000);
+		else if (socket < 0)
 			break;
+		if (socket < 0)
+			continue;
 		result = open_asking(socket, handle, ptr);
 		close(socket);
 		if (result != CUDA_ERROR_NOT_READY)

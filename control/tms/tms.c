@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "control/nccl/ask.h"
+#include "control/ask/ask.h"
 #include "control/orders/control.h"
 #include "control/tag/tag.h"
 

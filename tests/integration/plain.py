@@ -14,10 +14,11 @@ POOL = 32 * MIB
 
 
 class Plain(Driver):
-    """prog_plain under `lien run`. names: "linked", or "older", those of before CUDA 4 and 11."""
+    """prog_plain under `lien run`; network: in one of its own. names: "linked", or "older", those of before CUDA 4 and 11."""
 
-    def __init__(self, session, device=0, plain=False, names=None, under_lien=True, uid=None, **environment):
-        argv = ([LIEN, "run", *(["--plain"] if plain else []), "--"] if under_lien else []) + [
+    def __init__(self, session, device=0, plain=False, names=None, under_lien=True, uid=None, network=False,
+                 **environment):
+        argv = (["unshare", "--net"] if network else []) + ([LIEN, "run", *(["--plain"] if plain else []), "--"] if under_lien else []) + [
             program("prog_plain")] + ([names] if names else [])
         super().__init__(session.spawn_as(uid, argv, **environment) if uid else
                          session.spawn(argv, **environment))

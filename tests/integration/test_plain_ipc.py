@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Legacy IPC between processes under `lien run`, and random jobs that share their plain memory."""
 
+import json
 import os
 import random
 import signal
@@ -176,6 +177,87 @@ def test_ipc_between_users():
         session.ask("restore")
         for (user, value), address in opened.items():
             user.holds(address, 6 * MIB, value + 1)
+
+
+# Takes the name of an owner's socket, and prints "shown" if somebody connects.
+SQUATTER = """import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.bind("\\0lien-ipc-" + sys.argv[1])
+s.listen()
+print("listens", flush=True)
+s.accept()
+print("shown", flush=True)"""
+
+
+@case()
+def test_ipc_between_network_namespaces():
+    with Shared(LIEN_PLAIN="0") as session:
+        session.start_agent()
+        jobs = [Plain(session), Plain(session, network=True), Plain(session, network=True)]
+        blocks = [job("alloc", 4 * MIB) for job in jobs]
+        handles = [job.handle(block) for job, block in zip(jobs, blocks)]
+        for value, (job, block) in enumerate(zip(jobs, blocks)):
+            job("fill", block, 4 * MIB, value + 1)
+        session.ready(*(job.pid for job in jobs))
+        squatter = session.spawn(["nsenter", "--net=/proc/%d/ns/net" % jobs[1].pid, sys.executable, "-c", SQUATTER,
+                                  half(handles[0])])
+        equal(squatter.line(), "listens", "in the opener's namespace")
+        opened = {}
+        for job in jobs:
+            for value, handle in enumerate(handles):
+                if job is not jobs[value]:
+                    opened[job, value] = job("ipc-open", handle)
+                    job.holds(opened[job, value], 4 * MIB, value + 1)
+        before = descriptors(jobs[1])
+        jobs[1]("ipc-close", opened[jobs[1], 0])
+        equal((jobs[1]("ipc-open", handles[0]), descriptors(jobs[1])), (opened[jobs[1], 0], before), "again")
+        squatter.end()
+        check("shown" not in squatter.said(), "a handle was shown to somebody else:", squatter.said())
+        for step in "offload", "restore":
+            equal(session.ask(step, *(["--owner", "all"] if step == "offload" else []))["outcome"], "done", step)
+        for (job, value), address in opened.items():
+            job.holds(address, 4 * MIB, value + 1)
+        # Another user, the end of the owner, and no agent.
+        bob = Plain(session, uid=BOB)
+        bob("ipc-close", bob("ipc-open", handles[1]))
+        jobs[1].end()
+        equal(bob.refused("ipc-open", handles[1]), INVALID_HANDLE, "its owner is dead")
+        session.stop_agent()
+        equal(bob.refused("ipc-open", handles[2]), INVALID_HANDLE, "without an agent")
+
+
+def ask_raw(session, request):
+    """The agent's answer, and the descriptors that came with it."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(session.socket)
+        client.sendall(json.dumps(request).encode() + b"\n")
+        answer, fds = b"", []
+        while not answer.endswith(b"\n"):
+            data, more, _, _ = socket.recv_fds(client, 65536, 8)
+            check(data, "it has hung up")
+            answer, fds = answer + data, fds + more
+    return json.loads(answer), fds
+
+
+@case()
+def test_ipc_connections_that_the_agent_makes():
+    """To sockets of that form alone, in the one namespace that is asked for."""
+    with plain_session() as session:
+        session.start_agent()
+        owner = Plain(session, network=True)
+        handle = owner.handle(owner("alloc", 2 * MIB))
+        session.ready(owner.pid)
+        name, network = half(handle), int.from_bytes(bytes.fromhex(handle[2:])[52:56], "little")
+        answer, fds = ask_raw(session, {"op": "ipc_connect", "socket": name, "network": network})
+        equal((answer["ok"], answer["result"], len(fds)), (True, {}, 1), "answer")
+        guest = socket.socket(fileno=fds[0])
+        equal((guest.type, is_open(guest)), (socket.SOCK_SEQPACKET, True), "connection")
+        guest.close()
+        for changed in ({"network": network + 1000}, {"socket": 16 * "0"}, {"socket": name[:15]}, {"socket": name + "0"},
+                        {"socket": name[:15] + "/"}, {"socket": None}, {"network": -1}, {"network": 1 << 32},
+                        {"network": "1"}, {"more": 1}):
+            answer, fds = ask_raw(session, {"op": "ipc_connect", "socket": name, "network": network, **changed})
+            equal((answer["ok"], answer.get("code"), fds), (False, "invalid", []), changed)
 
 
 @case()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What the control library asks the agent: answers of all kinds, and none. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +14,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "control/nccl/ask.h"
+#include <lien/pass_fds.h>
+
+#include "control/ask/ask.h"
 
 /* --- JSON ------------------------------------------------------------------------------------- */
 
@@ -119,7 +122,8 @@ static struct agent {
 	unsigned pieces;    /* bytes at a time; 0: all at once */
 	char asked[100];
 	pthread_t thread;
-	int done; /* the client has what it wants */
+	int done;   /* the client has what it wants */
+	int passes; /* a descriptor with each piece of the answer */
 } agent;
 
 static void *serve(void *arg)
@@ -132,8 +136,14 @@ static void *serve(void *arg)
 	agent.asked[read(fd, agent.asked, sizeof(agent.asked) - 1)] = '\0';
 	for (; sent < size; sent += n) {
 		n = agent.pieces && agent.pieces < size - sent ? agent.pieces : size - sent;
-		if (send(fd, agent.answer + sent, n, MSG_NOSIGNAL) != (ssize_t)n)
+		if (agent.passes) {
+			struct iovec part = {(void *)(agent.answer + sent), n};
+
+			if (lien_pass_send(fd, &part, 1, &fd, 1))
+				break;
+		} else if (send(fd, agent.answer + sent, n, MSG_NOSIGNAL) != (ssize_t)n) {
 			break;
+		}
 	}
 	while (!agent.answer && !__atomic_load_n(&agent.done, __ATOMIC_ACQUIRE))
 		usleep(1000);
@@ -142,6 +152,8 @@ static void *serve(void *arg)
 }
 
 /* What is asked of an agent that answers so. */
+static int passes;
+
 static int asked(const char *answer, unsigned pieces, unsigned limit_ms, struct lien_asked *asked)
 {
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -150,8 +162,10 @@ static int asked(const char *answer, unsigned pieces, unsigned limit_ms, struct 
 	snprintf(name.sun_path, sizeof(name.sun_path), "/tmp/lien-test-ask-%d", getpid());
 	unlink(name.sun_path);
 	setenv("LIEN_SOCKET", name.sun_path, 1);
-	agent = (struct agent){
-		.listener = socket(AF_UNIX, SOCK_STREAM, 0), .answer = answer, .pieces = pieces};
+	agent = (struct agent){.listener = socket(AF_UNIX, SOCK_STREAM, 0),
+		.answer = answer,
+		.pieces = pieces,
+		.passes = passes};
 	assert_int_equal(bind(agent.listener, (void *)&name, sizeof(name)), 0);
 	assert_int_equal(listen(agent.listener, 1), 0);
 	assert_int_equal(pthread_create(&agent.thread, NULL, serve, NULL), 0);
@@ -193,6 +207,40 @@ static void test_answers(void **state)
 	assert_non_null(strstr(answer.text, "hung up"));
 }
 
+static unsigned open_files(void)
+{
+	unsigned fd, count = 0;
+
+	for (fd = 0; fd < 256; fd++)
+		count += fcntl(fd, F_GETFD) >= 0;
+	return count;
+}
+
+static void test_passed_descriptors(void **state)
+{
+	const unsigned before = open_files();
+	int passed = 77;
+	struct lien_asked answer = {.passed = &passed};
+
+	(void)state;
+	assert_int_equal(asked("{\"ok\": true, \"result\": {}}\n", 0, 60000, &answer), 0);
+	assert_int_equal(passed, -1);
+	passes = 1;
+	/* The first one is kept. */
+	assert_int_equal(asked("{\"ok\": true, \"result\": {}}\n", 9, 60000, &answer), 0);
+	assert_true(fcntl(passed, F_GETFD) == FD_CLOEXEC);
+	close(passed);
+	/* A refusal keeps none, and nor does who has not asked for any. */
+	assert_int_equal(asked("{\"ok\": false, \"error\": \"no\", \"code\": \"busy\"}\n", 9, 60000,
+				 &answer),
+		-EREMOTEIO);
+	assert_int_equal(passed, -1);
+	answer.passed = NULL;
+	assert_int_equal(asked("{\"ok\": true, \"result\": {}}\n", 9, 60000, &answer), 0);
+	passes = 0;
+	assert_int_equal(open_files(), before);
+}
+
 /* It says nothing: the wait has an end. */
 static void test_silence(void **state)
 {
@@ -226,6 +274,7 @@ int main(void)
 		cmocka_unit_test(test_no_json),
 		cmocka_unit_test(test_json_values),
 		cmocka_unit_test(test_answers),
+		cmocka_unit_test(test_passed_descriptors),
 		cmocka_unit_test(test_silence),
 		cmocka_unit_test(test_nobody),
 	};

@@ -6,12 +6,13 @@
 #ifndef LIEN_CONTROL_ASK_H
 #define LIEN_CONTROL_ASK_H
 
-#include "control/nccl/json.h"
+#include "control/ask/json.h"
 
 struct lien_asked {
 	/* NULL, or called for each value of the result, with a path that begins behind `result`. */
 	lien_json_fn *fn;
 	void *context;
+	int *passed;	/* NULL, or a descriptor that came with the answer is put there, or -1 */
 	char code[24];	/* of a failure: the agent's (docs/protocol.md), or "no-agent" */
 	char text[600]; /* of a failure: one line */
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "control/nccl/json.h"
+#include "control/ask/json.h"
 
 #include <errno.h>
 #include <string.h>

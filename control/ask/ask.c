@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "control/nccl/ask.h"
+#include "control/ask/ask.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <lien/clock.h>
+#include <lien/pass_fds.h>
 
 #define SOCKET	   "/run/lien/agent.sock"
 #define CONNECT_MS 5000
@@ -154,6 +155,28 @@ static size_t first_line(struct connection *connection, size_t from)
 	return end ? (size_t)(end - connection->line) : 0;
 }
 
+/* The kernel drops descriptors that nobody has asked for. */
+static ssize_t receive(struct connection *connection, const struct lien_asked *asked)
+{
+	char *at = connection->line + connection->size;
+	const size_t room = connection->room - connection->size;
+	int fds[LIEN_PASS_FDS_MAX];
+	unsigned count;
+	ssize_t n;
+
+	if (!asked->passed)
+		return recv(connection->fd, at, room, 0);
+	n = lien_pass_receive(connection->fd, at, room, fds, &count, 0);
+	if (count && *asked->passed < 0)
+		*asked->passed = fds[--count];
+	while (count)
+		close(fds[--count]);
+	if (n >= 0)
+		return n;
+	errno = -n;
+	return -1;
+}
+
 static int receive_line(struct connection *connection, size_t *length, struct lien_asked *asked)
 {
 	size_t from = 0;
@@ -167,8 +190,7 @@ static int receive_line(struct connection *connection, size_t *length, struct li
 		}
 		if (grow(connection))
 			return fail(asked, -EPROTO, "failed", "out of memory");
-		n = recv(connection->fd, connection->line + connection->size,
-			connection->room - connection->size, 0);
+		n = receive(connection, asked);
 		if (n > 0)
 			connection->size += n;
 		else if (!n || (errno != EAGAIN && errno != EINTR))
@@ -250,6 +272,8 @@ int lien_ask(const char *request, unsigned limit_ms, struct lien_asked *asked)
 	int err;
 
 	asked->code[0] = asked->text[0] = '\0';
+	if (asked->passed)
+		*asked->passed = -1;
 	err = begin(&connection, asked);
 	if (!err)
 		err = send_all(&connection, request, asked);
@@ -267,5 +291,9 @@ int lien_ask(const char *request, unsigned limit_ms, struct lien_asked *asked)
 	if (connection.fd >= 0)
 		close(connection.fd);
 	free(connection.line);
+	if (err && asked->passed && *asked->passed >= 0) {
+		close(*asked->passed);
+		*asked->passed = -1;
+	}
 	return err;
 }
