@@ -103,7 +103,7 @@ LIEN_TRANSLATED int lien_plain_place(struct lien_plain_place *place, const void 
 	if (!enabled || !context || LIEN_REAL(cuCtxGetDevice)(&device))
 		return 0;
 	found = device_of(device);
-	if (!found.usable)
+	if (!found.usable || lien_plain_refused(context))
 		return 0;
 	lien_plain_use(device); /* the context may be one that the driver made by itself */
 	memset(place, 0, sizeof(*place));

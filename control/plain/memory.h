@@ -18,7 +18,7 @@ CUcontext lien_plain_current(void);
 /* While it is off, as in the beginning, no place is found for memory of ours. */
 void lien_plain_enable(int on);
 /* Determines the place for memory of the current context, asked for by the code at `caller`.
- * Returns whether memory of ours is possible there. */
+ * Returns whether memory of ours is possible there, and the driver would allocate now. */
 int lien_plain_place(struct lien_plain_place *place, const void *caller);
 /* Returns the object file that contains the code, as a number that stays the same. */
 uint32_t lien_plain_asker(const void *code);
@@ -88,6 +88,9 @@ void lien_plain_context_forked(void);
 CUresult lien_plain_wait_prepare(CUcontext context);
 /* Waits for the work of the context, and fails, as the driver does before it frees memory. */
 CUresult lien_plain_wait(CUcontext context);
+/* Returns whether a capture forbids this thread to allocate, and to free in a stream, which has
+ * invalidated that, as the driver's own call does. */
+int lien_plain_refused(CUcontext context);
 /* Returns what is kept in the context: memory of the driver's own; 0: nothing. */
 CUdeviceptr lien_plain_wait_kept(CUcontext context);
 /* Returns the address to free; if the application frees what the control library keeps, which it
@@ -104,6 +107,8 @@ void lien_plain_look(int wait);
 /* For when memory is short: waits for the streams of the current context, and frees all chunks that
  * nobody has memory in. Returns whether there were any. */
 int lien_plain_reap(void);
+/* Makes an event in the context, which need not be current. */
+CUresult lien_plain_make_event(CUcontext context, CUevent *event);
 /* The context is gone, with its streams and events. */
 void lien_plain_stream_end(CUcontext context);
 void lien_plain_stream_forked(void);

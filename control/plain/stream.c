@@ -283,7 +283,7 @@ static void put_point(struct stream *stream, struct point *point)
 		TAILQ_INSERT_HEAD(&stream->unused, point, entry);
 }
 
-LIEN_TRANSLATED static CUresult make_event(CUcontext context, CUevent *event)
+LIEN_TRANSLATED CUresult lien_plain_make_event(CUcontext context, CUevent *event)
 {
 	CUcontext current = NULL;
 	CUresult result;
@@ -305,7 +305,7 @@ LIEN_TRANSLATED static CUresult make_point(CUcontext context, struct point **mad
 
 	if (!point)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = make_event(context, &point->event);
+	result = lien_plain_make_event(context, &point->event);
 	if (result)
 		free(point);
 	else
@@ -352,6 +352,8 @@ LIEN_TRANSLATED static CUresult park(
 	result = LIEN_REAL(cuStreamGetCtx)(handle, &context);
 	if (result)
 		return result;
+	if (lien_plain_refused(context))
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	if (block->address != ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (LIEN_REAL(cuStreamGetId)(handle, &id)) /* a driver of before CUDA 12.0 */

@@ -16,6 +16,7 @@ from plain import (CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, DESTROYED, INVALID_
 # CU_MEMPOOL_ATTR_*
 INTERNAL_DEPENDENCIES, THRESHOLD, RESERVED_HIGH, USED_HIGH = 3, 4, 6, 8
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)  # CU_STREAM_CAPTURE_MODE_*
+SYNC_MEMOPS, CTX_SYNC_MEMOPS = 6, 0x80
 CONTEXT, BUFFER_ID, ORDINAL, IPC_CAPABLE, START, SIZE, MAPPED, HANDLE_TYPES = 1, 7, 9, 10, 11, 12, 13, 14
 
 
@@ -59,25 +60,27 @@ def test_alloc_ask_free():
 
 @case()
 def test_copies_that_always_synchronize():
-    """What the attribute asks for one block holds in the block's whole context."""
-    with Session() as session, Job(session) as job:
-        mine = job.context
+    """What SYNC_MEMOPS asks for one block holds in the block's whole context."""
+    with plain_session() as session:
+        job = Plain(session)
         one, two = job("alloc", MIB), job("alloc", MIB)
         other = job("create", 0)
-        check(job("sync-memops", one + 5, 7) == 0, "SYNC_MEMOPS is set")
+        job("sync-memops", one + 5, 7)
         equal([job("attribute", block, SYNC_MEMOPS) for block in (one, two)], [1, 0], "of one block")
         equal(job("flags"), 0, "the current context's flags")
-        job("current", mine)
-        equal(job("flags"), CTX_SYNC_MEMOPS, "the block's context's flags")
+        job("current", job.context)
+        equal(job("flags"), CTX_SYNC_MEMOPS, "flags of the block's context")
         job("sync-memops", one, 0)
         equal(job("attribute", one, SYNC_MEMOPS), 0, "cleared")
-        job("free", one)
         job("sync-memops", two, 1)
-        job("free", two)
+        for block in (one, two):
+            job("free", block)
         equal(job("attribute", job("alloc", MIB), SYNC_MEMOPS), 0, "of the next block there")
-        job("current", other)
+        job("destroy", other)
+        job.end()
 
 
+@case()
 def test_out_of_memory_at_the_same_point():
     with plain_session(memory="256M") as session:
         most = []
@@ -430,15 +433,44 @@ def test_captures_of_streams_that_wait_for_the_default_one():
 
 @case()
 def test_frees_in_a_stream_beside_a_capture():
-    """A question how far the stream has come would invalidate it, unless the thread's mode allows that."""
+    """The driver's ends a capture unless the modes allow it, and so does ours."""
     with plain_session() as session:
         job = Plain(session)
         one, other = job("stream"), job("stream")
+        for mode in (THREAD_LOCAL, GLOBAL):
+            block = job("alloc-async", 4 * MIB, one)
+            job("capture", other, mode)
+            equal(job.refused("free-async", block, one), CAPTURE_UNSUPPORTED, "free in mode %d" % mode)
+            equal(job.refused("capture-end", other), CAPTURE_INVALIDATED, "mode %d" % mode)
+            job("free-async", block, one)
         blocks = [job("alloc-async", 4 * MIB, one) for _ in range(4)]
-        job("capture", other, GLOBAL)
+        job("capture", other, RELAXED)
         for block in blocks:
             job("free-async", block, one)
         job("capture-end", other)
+
+
+@case()
+def test_allocations_beside_a_capture():
+    """They end it where the driver's would, with the same error, whether or not there is a free place."""
+    with plain_session() as session:
+        job = Plain(session)
+        one, other = job("stream"), job("stream")
+        small = job("alloc", 3000)
+        for call in (("alloc", 3000), ("alloc", 4 * MIB), ("alloc-async", 4 * MIB, one), ("alloc-async", 40 * MIB, one)):
+            free = ("free-async", one) if call[0] == "alloc-async" else ("free",)
+            for mode in (THREAD_LOCAL, GLOBAL):
+                job("capture", other, mode)
+                equal(job.refused(*call), CAPTURE_UNSUPPORTED, "%s in mode %d" % (call, mode))
+                equal(job.refused("capture-end", other), CAPTURE_INVALIDATED, "%s in mode %d" % (call, mode))
+                job(free[0], job(*call), *free[1:])
+            job("capture", other, RELAXED)
+            job(free[0], job(*call), *free[1:])
+            job("capture-end", other)
+        job("capture", other, GLOBAL)
+        equal(job.refused("pitch", 1000, 10, 4), CAPTURE_UNSUPPORTED, "pitch")
+        equal(job.refused("capture-end", other), CAPTURE_INVALIDATED, "pitch")
+        job("free", small)
 
 
 @case()

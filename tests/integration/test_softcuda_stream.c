@@ -108,6 +108,7 @@ static void test_capture(void **state)
 
 enum unsafe {
 	ALLOC,
+	ALLOC_ASYNC,
 	COPY,
 	SYNCHRONIZE,
 	QUERY,
@@ -139,6 +140,11 @@ static void *attempt(void *arg)
 		attempt->result = cuMemAlloc_v2(&ptr, 1);
 		if (ptr)
 			CHECK(!cuMemFree_v2(ptr));
+		break;
+	case ALLOC_ASYNC:
+		attempt->result = cuMemAllocAsync(&ptr, 1, attempt->idle);
+		if (ptr)
+			CHECK(!cuMemFreeAsync(ptr, attempt->idle));
 		break;
 	case COPY:
 		attempt->result = cuMemcpyDtoH_v2(&byte, 16, 0);

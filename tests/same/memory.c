@@ -8,19 +8,13 @@
 #define PIECES	    8 /* of ours that can be registered */
 #define PIECE_BYTES (16 * PAGE)
 
-/* While a stream captures, the driver refuses cuMemAlloc and ours succeeds (plain.md, "Limits"). */
-static bool refuses_now(void)
-{
-	return capture.stream && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-}
-
 static void alloc(void)
 {
 	bool null = one_in(50);
 	size_t size = size_any();
 	CUdeviceptr va = 0;
 
-	if (refuses_now() || !block_room(size))
+	if (!block_room(size))
 		return;
 	LOOK_UP(call, cuMemAlloc_v2);
 	say("(%s%zu)", null ? "NULL, " : "", size);
@@ -38,7 +32,7 @@ static void alloc_pitch(void)
 	CUdeviceptr va = 0;
 	size_t pitch = 0;
 
-	if (refuses_now() || !block_room(4 * MIB))
+	if (!block_room(4 * MIB))
 		return;
 	LOOK_UP(call, cuMemAllocPitch_v2);
 	say("(%zu, %zu, %u)", width, height, element);

@@ -164,9 +164,14 @@ static CUresult alloc(CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool)
 	return result;
 }
 
+/* Arguments are looked at after captures (seen, 580.159). */
 static CUresult enter(CUstream stream, int *device)
 {
-	return soft_ready() ? soft_stream_device(stream, device) : CUDA_ERROR_NOT_INITIALIZED;
+	CUresult result = CUDA_ERROR_NOT_INITIALIZED;
+
+	if (soft_ready())
+		result = soft_stream_device(stream, device);
+	return result ? result : soft_capture_unsafe();
 }
 
 static CUresult alloc_current(CUdeviceptr *ptr, size_t bytes, CUstream stream)
