@@ -63,7 +63,8 @@ static __always_inline __u32 read_access(struct lien_event *event, __u64 from, _
 static __always_inline __u32 alloc_body(
 	struct thread *thread, struct lien_event *event, const struct frame *frame)
 {
-	event->alloc.va = frame->call == LIEN_CALL_CU_HOST_REGISTER
+	event->alloc.va = frame->call == LIEN_CALL_CU_HOST_REGISTER ||
+					  frame->call == LIEN_CALL_CU_HOST_REGISTER_OLDER
 				  ? frame->arg[0]
 				  : read_user_u64(event, frame->arg[0]);
 	event->alloc.bytes = frame->arg[1];
@@ -83,6 +84,7 @@ static __always_inline __u32 alloc_body(
 		event->alloc.bytes = read_user_u64(event, frame->arg[1]) * frame->arg[3];
 		break;
 	case LIEN_CALL_CU_HOST_REGISTER:
+	case LIEN_CALL_CU_HOST_REGISTER_OLDER:
 		event->alloc.flags = frame->arg[2];
 		event->alloc.device = -1;
 		break;

@@ -147,6 +147,7 @@ enum lien_library {
 	X(CU_MULTICAST_BIND_V2, 77, CUDA,   "cuMulticastBindMem_v2",         0, multicast_bind) \
 	X(CU_MULTICAST_BIND_ADDRESS_V2, 78, CUDA, "cuMulticastBindAddr_v2",  0, multicast_bind) \
 	X(CU_UNKNOWN,           79, CUDA,   "cuUnknownToLien",               0, holds) \
+	X(CU_HOST_REGISTER_OLDER, 80, CUDA, "cuMemHostRegister",             0, register_host) \
 	X(CUDA_MALLOC,          64, CUDART, "cudaMalloc",                    LIEN_CALL_FRAME, none) \
 	X(CUDA_FREE,            65, CUDART, "cudaFree",                      LIEN_CALL_FRAME, none) \
 	X(CUDA_MALLOC_ASYNC,    66, CUDART, "cudaMallocAsync",               LIEN_CALL_FRAME, none) \

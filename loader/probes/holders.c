@@ -95,8 +95,7 @@ static const char *const ends[] = {"cuCheckpointProcessCheckpoint",
 /* Exactly these: of what is traced, another version may do more. */
 static const char *const older[] = {"cuCtxCreate", "cuCtxDestroy", "cuCtxPopCurrent",
 	"cuCtxPushCurrent", "cuIpcOpenMemHandle", "cuMemAlloc", "cuMemAllocHost", "cuMemAllocPitch",
-	"cuMemFree", "cuMemHostRegister", "cuStreamBeginCapture", "cuStreamBeginCapture_ptsz",
-	"cuStreamDestroy", NULL};
+	"cuMemFree", "cuStreamBeginCapture", "cuStreamBeginCapture_ptsz", "cuStreamDestroy", NULL};
 
 static const struct lien_reason reasons[] = {
 	{"it works on memory by address, while it runs", by_address},

@@ -247,6 +247,7 @@ static void do_pages(void)
 }
 
 SAYS(host_register, cuMemHostRegister_v2((void *)(uintptr_t)arg[0], arg[1], arg[2]))
+SAYS(host_register_older, cuMemHostRegister((void *)(uintptr_t)arg[0], arg[1], arg[2]))
 SAYS(host_unregister, cuMemHostUnregister((void *)(uintptr_t)arg[0]))
 MAKES(range_handle, int,
 	cuMemGetHandleForAddressRange(
@@ -326,6 +327,7 @@ const struct command memory_commands[] = {
 	C("host-free", host_free, 1),
 	C("pages", pages, 1),		      /* BYTES: pageable memory */
 	C("host-register", host_register, 3), /* ADDRESS BYTES FLAGS */
+	C("host-register-older", host_register_older, 3),
 	C("host-unregister", host_unregister, 1),
 	C("range-handle", range_handle, 2),	  /* ADDRESS BYTES: an fd */
 	C("fill", fill, 3),			  /* ADDRESS BYTES VALUE */

@@ -73,6 +73,11 @@ def test_host_memory():
         allocation, _ = holders(session, driver, pages + 5000)
         equal((allocation["movable"], allocation["reason"]), (False, "host memory"), "fate")
         driver("host-unregister", pages)
+        # The name of before CUDA 6.5.
+        driver("host-register-older", pages, 4096, 0)
+        equal(allocations(session, driver)[2:], [("cuMemHostRegister", 4096, None, "in host memory")],
+              "by the older name")
+        driver("host-unregister", pages)
         driver("host-free", first)
         driver("host-free", second)
         driver.refused("host-free", second)

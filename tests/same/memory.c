@@ -131,11 +131,7 @@ static void host_register(void)
 			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (pieces == MAP_FAILED)
 		abort();
-	__auto_type call = known("the agent does not see cuMemHostRegister")
-				   ? FN(cuMemHostRegister_v2)
-				   : FN(cuMemHostRegister_v2, "cuMemHostRegister");
-	if (!call)
-		return;
+	LOOK_UP(call, cuMemHostRegister_v2, "cuMemHostRegister");
 	say("(piece %u, %u)", piece, flags);
 	if (say_result(call(pieces + piece * PIECE_BYTES, PIECE_BYTES, flags)))
 		return;

@@ -86,6 +86,7 @@ EVENTS: Dict[int, Tuple[str, Tuple[Tuple[str, str, int, int], ...]]] = {
     77: ("cuMulticastBindMem", (("mcHandle", "hex", 64, 8), ("mcOffset", "count", 72, 8), ("mem", "hex", 88, 8), ("memOffset", "count", 96, 8), ("size", "count", 80, 8), )),
     78: ("cuMulticastBindAddr", (("mcHandle", "hex", 64, 8), ("mcOffset", "count", 72, 8), ("mem", "hex", 88, 8), ("memOffset", "count", 96, 8), ("size", "count", 80, 8), )),
     79: ("cuUnknownToLien", ()),
+    80: ("cuMemHostRegister", (("p", "hex", 64, 8), ("bytesize", "count", 72, 8), ("tag", "tag", 104, 64), )),
     96: ("ncclCommInitRank", (("commId", "group", 104, 128), ("rank", "number", 84, 4), ("nranks", "number", 80, 4), ("comm", "hex", 64, 8), )),
     97: ("ncclCommInitRankConfig", (("commId", "group", 104, 128), ("rank", "number", 84, 4), ("nranks", "number", 80, 4), ("comm", "hex", 64, 8), )),
     98: ("ncclCommInitRankScalable", (("commId", "group", 104, 128), ("rank", "number", 84, 4), ("nranks", "number", 80, 4), ("comm", "hex", 64, 8), )),
