@@ -125,6 +125,10 @@ static bool partly_away(const struct lien_allocation *allocation)
 	return false;
 }
 
+/* Also for a process that `lien run` started and that lost the variable. */
+#define START_IT                                                                                   \
+	"start the job with `lien run`, without --plain, and keep the LD_PRELOAD that it sets"
+
 /* The driver chooses the address of these kinds. */
 static const char *unmovable_origin(const struct lien_allocation *allocation)
 {
@@ -137,9 +141,8 @@ static const char *unmovable_origin(const struct lien_allocation *allocation)
 		return "memory of a stream-ordered pool cannot be put back at the same address";
 	if (share && share->call == LIEN_CALL_CU_IPC_GET)
 		return "cudaMalloc memory shared by legacy IPC cannot be put back at the same "
-		       "address: start the job with `lien run`, without --plain";
-	return "cudaMalloc memory cannot be put back at the same address: start the job with "
-	       "`lien run`, without --plain";
+		       "address: " START_IT;
+	return "cudaMalloc memory cannot be put back at the same address: " START_IT;
 }
 
 static bool by_fabric(const struct lien_allocation *allocation)

@@ -13,7 +13,7 @@ PIECE = 2 * MIB
 FD, FABRIC = 1, 8
 RW, READ = 3, 1
 LEGACY = ("cudaMalloc memory shared by legacy IPC cannot be put back at the same address: start the job "
-          "with `lien run`, without --plain")
+          "with `lien run`, without --plain, and keep the LD_PRELOAD that it sets")
 
 
 def holders(session, driver, va):

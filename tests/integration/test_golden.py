@@ -169,7 +169,7 @@ def move_adopted(session, job, moved, verified):
     answer = session.ask("offload", "--owner", "all")
     equal((answer["outcome"], answer["bytes"], {left["reason"] for left in answer["left"]}),
           ("done", moved, {"cudaMalloc memory cannot be put back at the same address: start the job "
-                                  "with `lien run`, without --plain"}), "offload")
+                                  "with `lien run`, without --plain, and keep the LD_PRELOAD that it sets"}), "offload")
     answer = session.ask("restore", "--timeout", "600000")
     equal((answer["outcome"], answer["bytes"]), ("done", moved), "restore")
     equal(job.verify(), verified, "verified")

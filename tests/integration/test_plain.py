@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import faults
-from lien_test import LIEN, MIB, ROOT, SEED, SOFTCUDA, SOFTNCCL, Session, case, check, equal, main, wait_for
+from lien_test import (LIEN, MIB, ROOT, SEED, SOFTCUDA, SOFTNCCL, Driver, Session, case, check, equal, main, program,
+                       wait_for)
 from plain import (CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, DESTROYED, INVALID_CONTEXT, INVALID_VALUE, KEPT,
                    NOT_READY, OUT_OF_MEMORY, POOL, Plain, allocations, plain_session, stays)
 
@@ -471,6 +472,20 @@ def test_allocations_beside_a_capture():
         equal(job.refused("pitch", 1000, 10, 4), CAPTURE_UNSUPPORTED, "pitch")
         equal(job.refused("capture-end", other), CAPTURE_INVALIDATED, "pitch")
         job("free", small)
+
+
+@case()
+def test_programs_that_lose_the_variable():
+    """Their memory is the driver's, though `lien run` started the job: the advice is true of them, too."""
+    with plain_session() as session:
+        session.start_agent()
+        kept = ["%s=%s" % (name, value) for name, value in session.env().items() if name != "LD_PRELOAD"]
+        job = Driver(session.spawn([LIEN, "run", "--", "env", "-i", *kept, program("prog_plain")]))
+        job("init", 0)
+        job("alloc", 4 * MIB)
+        equal(stays(session, job.pid), 4 * MIB, "bytes that stay")
+        said = " ".join(session.lien("mem").out.split())
+        check("and keep the LD_PRELOAD that it sets" in said, said)
 
 
 @case()
