@@ -696,7 +696,7 @@ void lien_request_done(struct lien_client *client)
 			lien_reply_result(client, view_arena(client, result, true));
 		return;
 	}
-	if (!result->error) {
+	if (!result->error || (offload && lien_together_result(agent))) {
 		lien_reply_result(client, json_copy(lien_together_result(agent)));
 		return;
 	}

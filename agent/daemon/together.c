@@ -297,13 +297,41 @@ void lien_together_nothing(struct lien_client *client, json_t *request, json_t *
 	lien_reply_result(client, result);
 }
 
+/* At rest it turned out that nothing can be moved, for lack of a context to copy in. Nothing but
+ * the application changes that, so the answer is the one that the next request would get. */
+static bool all_stays(const struct lien_agent *agent)
+{
+	return agent->request.no_context && !agent->plan.processes_count &&
+	       agent->plan.left_count && !agent->elsewhere;
+}
+
+/* NULL: it has failed. */
+static json_t *view_end(const struct lien_agent *agent, uint64_t number)
+{
+	const bool offload = lien_transaction_kind(agent->transaction) == LIEN_TRANSACTION_OFFLOAD;
+	json_t *result = NULL, *transaction = NULL;
+
+	if (lien_transaction_result(agent->transaction)->error) {
+		if (offload && all_stays(agent))
+			result = lien_view_plan(&agent->plan);
+		transaction = json_null();
+	} else {
+		result = offload ? lien_view_result(agent->transaction, &agent->plan,
+					   agent->fell_short ? &agent->shortfalls : NULL)
+				 : lien_view_result(agent->transaction, NULL, NULL);
+		transaction = json_integer(number);
+	}
+	if (result)
+		json_object_set(result, "transaction", transaction);
+	json_decref(transaction);
+	return result;
+}
+
 void lien_together_ended(struct lien_agent *agent)
 {
 	const enum lien_transaction_kind kind = lien_transaction_kind(agent->transaction);
-	const bool failed = lien_transaction_result(agent->transaction)->error;
 	struct lien_together *together = together_of(agent);
 	struct asked *asked;
-	json_t *result;
 
 	if (!together || (kind != LIEN_TRANSACTION_OFFLOAD && kind != LIEN_TRANSACTION_RESTORE))
 		return;
@@ -311,19 +339,11 @@ void lien_together_ended(struct lien_agent *agent)
 	together->current = NULL;
 	together->number++;
 	json_decref(together->result);
-	together->result = NULL;
-	if (!failed) {
-		result = kind == LIEN_TRANSACTION_OFFLOAD
-				 ? lien_view_result(agent->transaction, &agent->plan,
-					   agent->fell_short ? &agent->shortfalls : NULL)
-				 : lien_view_result(agent->transaction, NULL, NULL);
-		if (result)
-			json_object_set_new(result, "transaction", json_integer(together->number));
-		together->result = result;
-	}
+	together->result = view_end(agent, together->number);
 	if (asked && together->result) {
 		asked->number = together->number;
-		note_movers(agent, asked);
+		if (!lien_transaction_result(agent->transaction)->error)
+			note_movers(agent, asked);
 		remember(together, asked, json_copy(together->result));
 	} else {
 		asked_free(asked);

@@ -31,6 +31,7 @@ struct lien_offload_request {
 	struct lien_offload_how how;
 	uint64_t events; /* events that the graph had when it was planned */
 	uint64_t t_rest; /* since when all are at rest, if it has to be planned again; 0: not yet */
+	bool no_context; /* a process turned out to have no context in which lien could copy */
 };
 
 /* -ENOMEM: the request is empty. */

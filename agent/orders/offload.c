@@ -138,8 +138,10 @@ void lien_orders_no_context(void *context, uint32_t pid, bool none)
 
 	if (process)
 		process->no_context = none;
-	if (none)
-		agent->request.events = UINT64_MAX; /* the graph has changed since the plan */
+	if (!none)
+		return;
+	agent->request.no_context = true;
+	agent->request.events = UINT64_MAX; /* the graph has changed since the plan */
 }
 
 /* The job is at rest: is the plan still the same? */
