@@ -89,7 +89,8 @@ int lien_heap_add(struct lien_heap *heap, const struct lien_heap_key *key,
 /* Finds the block that contains the address, unless it is parked. Returns whether there is one. */
 int lien_heap_find(const struct lien_heap *heap, uint64_t address, struct lien_heap_block *block);
 
-/* Notes what the application has set as the block's CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; 0 at first. */
+/* Notes what the application has set as the block's CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; 0 at first.
+ */
 void lien_heap_set_sync_memops(
 	struct lien_heap *heap, const struct lien_heap_block *block, int value);
 /* Gives the block a secret, which others must show to get its memory, unless it has one; and fills
