@@ -21,8 +21,8 @@ ON_PURPOSE = [
      "a handle of freed memory may still work, or fails in one of several ways"),
     (r"cuMemPoolGetAttribute\(p\d+, [56]\)", r"0 \d+", r"0 \d+",
      "a pool gives back what it does not need when the control library synchronizes, too"),
-    (r"cuDevicePrimaryCtxGetState\(\d\)", r"0 flags 0 active 1", r"0 flags 128 active 1",
-     "SYNC_MEMOPS is set for the whole context"),
+    *((r"cuDevicePrimaryCtxGetState\(\d\)", f"0 flags 0 active {active}", f"0 flags 128 active {active}",
+       "SYNC_MEMOPS is set for the whole context") for active in (0, 1)),
 ]
 
 # What is known to be wrong, and goes from here when it is mended. The rest of it is not drawn: known() in prog_same.c.
