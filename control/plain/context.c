@@ -230,16 +230,20 @@ LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxReset_v2(CUdevice device)
 	return result;
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuCtxDestroy_v2(CUcontext context)
+LIEN_TRANSLATED static CUresult destroyed(CUresult result, CUcontext context)
 {
-	CUresult result = LIEN_REAL(cuCtxDestroy_v2)(context);
-
 	if (!result)
 		drop_context(end_context(context));
 	return result;
 }
 
-/* The names of before CUDA 4 and 11. */
+LIEN_TRANSLATED CUresult lien_plain_cuCtxDestroy_v2(CUcontext context)
+{
+	return destroyed(LIEN_REAL(cuCtxDestroy_v2)(context), context);
+}
+
+/* The names of before CUDA 4 and 11. The oldest one may refuse where its successor does not (seen,
+ * 580.159). */
 LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRelease(CUdevice device)
 {
 	return lien_plain_cuDevicePrimaryCtxRelease_v2(device);
@@ -252,7 +256,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxReset(CUdevice device)
 
 LIEN_TRANSLATED CUresult lien_plain_cuCtxDestroy(CUcontext context)
 {
-	return lien_plain_cuCtxDestroy_v2(context);
+	return destroyed(LIEN_REAL(cuCtxDestroy)(context), context);
 }
 
 void lien_plain_context_forked(void)

@@ -11,6 +11,8 @@ MOMENTS = 50
 SUCCESSES = 40
 STEPS = 6000
 TURNS = 10
+WATCHDOG_S = 15
+AWAY_S = 22
 
 
 def require(condition, text: str) -> None:
@@ -130,8 +132,34 @@ def graphs_and_ends(context) -> dict:
         return {"succeeded": done}
 
 
+def watchdog(context) -> dict:
+    """A training loop that is away for longer than its process groups' time limit goes on."""
+    with context.session("watchdog") as session:
+        lien = session.lien
+        lien.start_agent()
+        job = session.job(arguments=["--timeout", str(WATCHDOG_S)])
+        job.ask(f"setup {COMMUNICATORS}", 150)
+        undisturbed = job.ask(f"train {STEPS}", 200)
+        for rank in job.ranks:
+            rank.send(f"train {STEPS}")
+        time.sleep(0.5)
+        out = lien.json("offload", "--owner", "all", "--timeout", "3000", "--retry", "10000")
+        require(out["outcome"] == "done", str(out))
+        time.sleep(AWAY_S)
+        lien.json("restore")
+        disturbed = job.collect(f"train {STEPS}", 200)
+        for rank, (was, now) in enumerate(zip(undisturbed, disturbed)):
+            require(was["losses"] == now["losses"], f"rank {rank}: the losses are not the same")
+        time.sleep(2 * WATCHDOG_S - AWAY_S)
+        job.ask("check", 90)
+        codes = job.quit()
+        require(codes == [0] * len(codes), f"exit statuses: {codes}")
+        return {"limit_s": WATCHDOG_S, "away_s": AWAY_S, "bytes": out["bytes"]}
+
+
 CASES = {
     "graphs_and_ends": (graphs_and_ends, 180),
     "never_pauses": (never_pauses, 300),
     "turns": (turns, 240),
+    "watchdog": (watchdog, 300),
 }
