@@ -219,6 +219,13 @@ $(LATE): tests/integration/late.c tests/integration/late.h include/lien/cuda_abi
 		-shared -Wl,-soname,$(@F) -o $@ $< $(LATE_FLAGS) $(LDFLAGS) -Wl,--as-needed \
 		$(SOFTCUDA) -ldl
 
+# Stands in for PyTorch; the clock is in liblien-control.so, or in libstdc++.
+WATCHED := $(TESTS)/integration/libtorch_cuda.so
+$(WATCHED): tests/integration/watched.c
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -fno-optimize-sibling-calls -shared -o $@ $< $(LDFLAGS)
+
 # The calls of one library each, by the name that the library has.
 HOSTILE_DIR := $(TESTS)/integration/hostile
 HOSTILE	    := $(addprefix $(HOSTILE_DIR)/, libcuda.so.1 libcudart.so.12 libnccl.so.2 libibverbs.so.1)
@@ -271,7 +278,7 @@ KERNEL_DEPS	 = $(Q)tools/deps.sh $(KERNEL_PACKAGES) || echo "check-kernels canno
 .PHONY: chaos chaos-nodes check-fast check-long unit-tests asan-tests integration-tests check-unit check-asan check-valgrind check-kernels
 unit-tests: $(UNIT_TESTS)
 integration-tests: all $(BUILD)/lien-without-join $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(SLOW_DISK) $(HOSTILE) $(SYNCNCCL) $(OLDNCCL) \
-	$(NEXTCUDA) $(LATE) $(PROGS) $(SAME) $(EVENT_LAYOUT)
+	$(NEXTCUDA) $(LATE) $(WATCHED) $(PROGS) $(SAME) $(EVENT_LAYOUT)
 asan-tests: $(BUILD)/trace.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)
 	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $^ $(ASAN_BUILD)/

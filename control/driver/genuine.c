@@ -49,25 +49,32 @@ static uint32_t hash_of(const char *name)
 
 /* Layout of DT_GNU_HASH: number of buckets, index of the first symbol, words of the filter, its
  * shift; then the filter, the buckets and the chains. The last entry of a chain is odd. */
-static uintptr_t find(const struct symbols *symbols, const char *name)
+static const ElfW(Sym) * find_symbol(const struct symbols *symbols, const char *name)
 {
 	const uint32_t *table = symbols->hash, hash = hash_of(name), *buckets, *chains;
 	const ElfW(Sym) * symbol;
 	uint32_t i;
 
 	if (!table || !symbols->symbol || !symbols->names || !table[0])
-		return 0;
+		return NULL;
 	buckets = table + 4 + table[2] * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
 	chains = buckets + table[0];
 	for (i = buckets[hash % table[0]]; i >= table[1]; i++) {
 		symbol = &symbols->symbol[i];
 		if ((chains[i - table[1]] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
 			lien_same(symbols->names + symbol->st_name, name))
-			return symbol->st_value;
+			return symbol;
 		if (chains[i - table[1]] & 1)
 			break;
 	}
-	return 0;
+	return NULL;
+}
+
+static uintptr_t find(const struct symbols *symbols, const char *name)
+{
+	const ElfW(Sym) *symbol = find_symbol(symbols, name);
+
+	return symbol ? symbol->st_value : 0;
 }
 
 static const char *file_of(const char *path)
@@ -116,7 +123,7 @@ static void look(void)
 struct wanted {
 	const char *library, *name;
 	const void *ours;
-	void *found;
+	struct lien_genuine_range found;
 };
 
 /* The linker takes a library by its file's name, or by the name in it. */
@@ -134,7 +141,7 @@ static int look_for(struct dl_phdr_info *info, size_t size, void *context)
 	struct wanted *wanted = context;
 	const ElfW(Dyn) *dynamic = NULL;
 	struct symbols symbols;
-	uintptr_t value;
+	const ElfW(Sym) * symbol;
 	unsigned i;
 
 	(void)size;
@@ -144,18 +151,29 @@ static int look_for(struct dl_phdr_info *info, size_t size, void *context)
 	symbols = symbols_of(info->dlpi_addr, dynamic);
 	if (!is_named(info, &symbols, wanted->library))
 		return 0;
-	value = find(&symbols, wanted->name);
-	if (value && (void *)(info->dlpi_addr + value) != wanted->ours)
-		wanted->found = (void *)(info->dlpi_addr + value);
-	return wanted->found != NULL;
+	symbol = find_symbol(&symbols, wanted->name);
+	if (symbol && (void *)(info->dlpi_addr + symbol->st_value) != wanted->ours)
+		wanted->found = (struct lien_genuine_range){
+			info->dlpi_addr + symbol->st_value, symbol->st_size};
+	return wanted->found.base != 0;
 }
 
 void *lien_genuine_of(const char *library, const char *name, const void *ours)
 {
-	struct wanted wanted = {library, name, ours, NULL};
+	struct wanted wanted = {library, name, ours, {0}};
 
 	dl_iterate_phdr(look_for, &wanted);
-	return wanted.found;
+	return (void *)wanted.found.base;
+}
+
+int lien_genuine_range_of(const char *library, const char *name, struct lien_genuine_range *range)
+{
+	struct wanted wanted = {library, name, NULL, {0}};
+
+	dl_iterate_phdr(look_for, &wanted);
+	if (wanted.found.base)
+		*range = wanted.found;
+	return wanted.found.base != 0;
 }
 
 /* The list is read without glibc's lock: what lies before libc was there from the start. */

@@ -5,6 +5,8 @@
 #ifndef LIEN_CONTROL_GENUINE_H
 #define LIEN_CONTROL_GENUINE_H
 
+#include <stdint.h>
+
 enum lien_genuine {
 	LIEN_GENUINE_DLSYM,
 	LIEN_GENUINE_DLVSYM,
@@ -25,6 +27,12 @@ void *lien_genuine(enum lien_genuine which);
  * other than `ours`; NULL: not found. Does not wait for threads that load libraries; so it may find
  * one that is being loaded. */
 void *lien_genuine_of(const char *library, const char *name, const void *ours);
+struct lien_genuine_range {
+	uintptr_t base, bytes;
+};
+
+/* Same, and how long the function is. Returns whether it was found. */
+int lien_genuine_range_of(const char *library, const char *name, struct lien_genuine_range *range);
 /* Returns true if the program's calls of `name` reach this function of a preloaded library. Takes
  * no lock, and calls nothing of libc. */
 int lien_genuine_is_first(const char *name, const void *function);

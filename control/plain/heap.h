@@ -54,7 +54,7 @@ struct lien_heap_block {
 	uint64_t id; /* never given to another block */
 	uint64_t address, bytes;
 	uint64_t sync_memops; /* see lien_heap_set_sync_memops() */
-	uint64_t secret; /* see lien_heap_offer(); 0: none */
+	uint64_t secret;      /* see lien_heap_offer(); 0: none */
 	struct lien_heap_key key;
 	uint64_t chunk_id;
 	struct lien_heap_range chunk;

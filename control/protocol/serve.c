@@ -20,6 +20,7 @@
 #include "control/memory/handles.h"
 #include "control/driver/names.h"
 #include "control/driver/translate.h"
+#include "control/watchdog.h"
 
 /* Offloaded state outlives sockets and threads. */
 static struct lien_control kept;
@@ -578,8 +579,10 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_SAVE:
 		return lien_order_save(control);
 	case LIEN_WIRE_UNMAP:
+		lien_watchdog_away();
 		return lien_order_drop(control, LIEN_WIRE_IMPORTED);
 	case LIEN_WIRE_DROP:
+		lien_watchdog_away();
 		result = lien_order_drop(control, LIEN_WIRE_OWNED);
 		hold_handles(control, result != 0);
 		return result;
@@ -608,6 +611,8 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 			return 0;
 		result = lien_order_finish(control, message->header.flags);
 		hold_handles(control, 0);
+		if (!result)
+			lien_watchdog_back();
 		return result;
 	case LIEN_WIRE_LIST:
 		if (message->header.flags & LIEN_WIRE_CHOSEN)
