@@ -20,7 +20,7 @@
 #include "control/memory/handles.h"
 #include "control/driver/names.h"
 #include "control/driver/translate.h"
-#include "control/watchdog.h"
+#include "control/driver/watchdog.h"
 
 /* Offloaded state outlives sockets and threads. */
 static struct lien_control kept;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""What PyTorch's watchdog knows of the time that memory was away: nothing (control/watchdog.h)."""
+"""What PyTorch's watchdog knows of the time that memory was away: nothing (control/driver/watchdog.h)."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "control/watchdog.h"
+#include "control/driver/watchdog.h"
 
 #include <stdint.h>
 
