@@ -37,7 +37,7 @@ UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/gated.c 
 UNIT_LIBS_test_calls	     := -lelf -rdynamic
 UNIT_SRCS_test_client	     := tools/cli/client.c
 UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, fork.c start.c driver/cached.c \
-	driver/genuine.c driver/interpose.c driver/nccl_calls.c driver/translate.c nccl/%.c plain/%.c tms/%.c), \
+	driver/exported.c driver/genuine.c driver/interpose.c driver/nccl_calls.c driver/translate.c nccl/%.c plain/%.c tms/%.c), \
 	$(CONTROL_SRCS))
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := -lelf
@@ -73,7 +73,7 @@ UNIT_LIBS_test_symbols	     := -l:libiberty.a
 UNIT_SRCS_test_text	     := $(sort $(wildcard tools/text/*.c))
 UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c user.c)
 UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c control/tag/tag.c \
-	$(addprefix control/driver/, gate.c names.c translate.c)
+	$(addprefix control/driver/, exported.c gate.c genuine.c names.c translate.c)
 UNIT_SRCS_test_uprobe_single := loader/probes/uprobe_single.c loader/probes/empty_program.c
 UNIT_SRCS_test_untrusted     := $(UNTRUSTED) loader/discover/environ.c
 

@@ -385,7 +385,7 @@ static void scan_all(struct scan *scan)
 void lien_cached_prepare(void)
 {
 	const struct lien_interposed *interposed;
-	void *first, *real;
+	void *first, *given, *real;
 	unsigned i, n = 0;
 
 	if (count)
@@ -396,12 +396,13 @@ void lien_cached_prepare(void)
 		if (!real)
 			continue; /* the driver has no such function */
 		first = lien_genuine_dlsym(RTLD_DEFAULT, interposed->name);
+		given = lien_interposed_given(interposed);
 		replacements[n++] = (struct replacement){.name = interposed->name,
 			.real = (uintptr_t)real,
-			.ours = (uintptr_t)interposed->ours,
+			.ours = (uintptr_t)given,
 			/* dlsym() finds ours where nobody but the function's caller sees the
 			 * driver. */
-			.binds = !first || first == real || first == interposed->ours};
+			.binds = !first || first == real || first == given};
 	}
 	count = n; /* set last: a child that was forked earlier starts over */
 }

@@ -12,7 +12,8 @@ struct symbols {
 	const uint32_t *hash; /* DT_GNU_HASH */
 	const ElfW(Sym) * symbol;
 	const char *names;
-	const char *library; /* DT_SONAME, or NULL */
+	const char *library;	  /* DT_SONAME, or NULL */
+	const uint16_t *versions; /* DT_VERSYM, or NULL */
 };
 
 static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) * entry)
@@ -30,12 +31,20 @@ static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) * entry)
 			symbols.symbol = (const void *)at;
 		else if (entry->d_tag == DT_STRTAB)
 			symbols.names = (const char *)at;
+		else if (entry->d_tag == DT_VERSYM)
+			symbols.versions = (const void *)at;
 		else if (entry->d_tag == DT_SONAME)
 			library = entry->d_un.d_val;
 	}
 	if (library && symbols.names)
 		symbols.library = symbols.names + library;
 	return symbols;
+}
+
+/* Of several versions of a function, one is the default. */
+static int is_default(const struct symbols *symbols, uint32_t i)
+{
+	return !symbols->versions || !(symbols->versions[i] & 0x8000);
 }
 
 static uint32_t hash_of(const char *name)
@@ -62,7 +71,7 @@ static const ElfW(Sym) * find_symbol(const struct symbols *symbols, const char *
 	for (i = buckets[hash % table[0]]; i >= table[1]; i++) {
 		symbol = &symbols->symbol[i];
 		if ((chains[i - table[1]] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-			lien_same(symbols->names + symbol->st_name, name))
+			is_default(symbols, i) && lien_same(symbols->names + symbol->st_name, name))
 			return symbol;
 		if (chains[i - table[1]] & 1)
 			break;
@@ -85,6 +94,13 @@ static const char *file_of(const char *path)
 		if (*path == '/')
 			file = path + 1;
 	return file;
+}
+
+static int begins(const char *text, const char *with)
+{
+	while (*with && *text == *with)
+		text++, with++;
+	return !*with;
 }
 
 static int is_libc(const char *path)
@@ -127,29 +143,29 @@ struct wanted {
 };
 
 /* The linker takes a library by its file's name, or by the name in it. */
-static int is_named(
-	const struct dl_phdr_info *info, const struct symbols *symbols, const char *name)
+static int is_named(const char *path, const struct symbols *symbols, const char *name)
 {
-	const size_t length = strlen(name);
+	return begins(file_of(path), name) || (symbols->library && begins(symbols->library, name));
+}
 
-	return !strncmp(file_of(info->dlpi_name), name, length) ||
-	       (symbols->library && !strncmp(symbols->library, name, length));
+static const ElfW(Dyn) * dynamic_of(const struct dl_phdr_info *info)
+{
+	unsigned i;
+
+	for (i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			return (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+	return NULL;
 }
 
 static int look_for(struct dl_phdr_info *info, size_t size, void *context)
 {
+	const struct symbols symbols = symbols_of(info->dlpi_addr, dynamic_of(info));
 	struct wanted *wanted = context;
-	const ElfW(Dyn) *dynamic = NULL;
-	struct symbols symbols;
 	const ElfW(Sym) * symbol;
-	unsigned i;
 
 	(void)size;
-	for (i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-			dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-	symbols = symbols_of(info->dlpi_addr, dynamic);
-	if (!is_named(info, &symbols, wanted->library))
+	if (!is_named(info->dlpi_name, &symbols, wanted->library))
 		return 0;
 	symbol = find_symbol(&symbols, wanted->name);
 	if (symbol && (void *)(info->dlpi_addr + symbol->st_value) != wanted->ours)
@@ -177,19 +193,73 @@ int lien_genuine_range_of(const char *library, const char *name, struct lien_gen
 }
 
 /* The list is read without glibc's lock: what lies before libc was there from the start. */
-int lien_genuine_is_first(const char *name, const void *function)
+static const struct link_map *self(void)
 {
+	extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 	const struct link_map *map;
+
+	for (map = _r_debug.r_map; map && !is_libc(map->l_name); map = map->l_next)
+		if (map->l_ld == _DYNAMIC)
+			return map;
+	return NULL;
+}
+
+int lien_genuine_is_preloaded(void)
+{
+	return self() != NULL;
+}
+
+void *lien_genuine_behind(const char *name)
+{
+	const struct link_map *map = self();
 	struct symbols symbols;
 	uintptr_t value;
 
-	for (map = _r_debug.r_map; map && !is_libc(map->l_name); map = map->l_next) {
+	while (map && (map = map->l_next) && !is_libc(map->l_name)) {
 		symbols = symbols_of(map->l_addr, map->l_ld);
 		value = find(&symbols, name);
+		if (value && is_named(map->l_name, &symbols, LIEN_GENUINE_DRIVER))
+			return NULL;
 		if (value)
-			return (const void *)(map->l_addr + value) == function;
+			return (void *)(map->l_addr + value);
 	}
-	return 0;
+	return NULL;
+}
+
+struct after {
+	const char *name;
+	uintptr_t code;
+	int behind;
+	void *found;
+};
+
+static int look_after(struct dl_phdr_info *info, size_t size, void *context)
+{
+	const struct symbols symbols = symbols_of(info->dlpi_addr, dynamic_of(info));
+	struct after *after = context;
+	const ElfW(Phdr) * segment;
+	uintptr_t value;
+	unsigned i;
+
+	(void)size;
+	value = after->behind ? find(&symbols, after->name) : 0;
+	if (value)
+		after->found = (void *)(info->dlpi_addr + value);
+	for (i = 0; i < info->dlpi_phnum; i++) {
+		segment = &info->dlpi_phdr[i];
+		if (segment->p_type == PT_LOAD &&
+			after->code - info->dlpi_addr - segment->p_vaddr < segment->p_memsz)
+			after->behind = 1;
+	}
+	return value != 0;
+}
+
+void *lien_genuine_after(const void *code, const char *name)
+{
+	struct after after = {name, (uintptr_t)code, 0, NULL};
+
+	dl_iterate_phdr(look_after, &after);
+	return after.found;
 }
 
 void *lien_genuine(enum lien_genuine which)

@@ -7,6 +7,9 @@
 
 #include <stdint.h>
 
+/* How the names of the driver's library begin. */
+#define LIEN_GENUINE_DRIVER "libcuda.so"
+
 enum lien_genuine {
 	LIEN_GENUINE_DLSYM,
 	LIEN_GENUINE_DLVSYM,
@@ -33,8 +36,14 @@ struct lien_genuine_range {
 
 /* Same, and how long the function is. Returns whether it was found. */
 int lien_genuine_range_of(const char *library, const char *name, struct lien_genuine_range *range);
-/* Returns true if the program's calls of `name` reach this function of a preloaded library. Takes
- * no lock, and calls nothing of libc. */
-int lien_genuine_is_first(const char *name, const void *function);
+/* Returns true if this library is preloaded. Takes no lock, and calls nothing of libc. */
+int lien_genuine_is_preloaded(void);
+/* Returns what the program's calls of `name` would reach if this library were not preloaded, or
+ * were behind it: the function of another library. NULL: none before the driver or libc has it.
+ * Takes no lock, and calls nothing of libc. */
+void *lien_genuine_behind(const char *name);
+/* Returns the first function of this name in the libraries behind the one that has this code; NULL:
+ * not found. */
+void *lien_genuine_after(const void *code, const char *name);
 
 #endif

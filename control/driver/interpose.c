@@ -11,19 +11,28 @@
 #include "control/driver/nccl_calls.h"
 #include "control/driver/translate.h"
 
-__attribute__((visibility("hidden"))) extern char lien_dlsym[], lien_dlvsym[];
+/* The first two are exported as dlsym and dlvsym. The last one asks no library behind this one. */
+__attribute__((visibility("hidden"))) extern char lien_dlsym[], lien_dlvsym[], lien_own_dlsym[];
 
-static __typeof__(cuGetProcAddress) get_proc_address;
-static __typeof__(cuGetProcAddress_v2) get_proc_address_v2;
+__attribute__((visibility("hidden"))) extern __typeof__(cuGetProcAddress) lien_get_proc_address;
+__attribute__((
+	visibility("hidden"))) extern __typeof__(cuGetProcAddress_v2) lien_get_proc_address_v2;
+
+LIEN_EXPORTED_DECLARE(cuGetProcAddress)
+LIEN_EXPORTED_DECLARE(cuGetProcAddress_v2)
+LIEN_INTERPOSED_HANDLES(LIEN_EXPORTED_DECLARE)
+LIEN_INTERPOSED_PLAIN(LIEN_EXPORTED_DECLARE)
 
 /* clang-format off */
+#define DRIVERS(name, function)                                                                    \
+	{#name, function, LIEN_EXPORTED(name), offsetof(struct lien_driver, name)},
+
 const struct lien_interposed lien_interposed[] = {
-	{"dlsym", lien_dlsym, LIEN_NOT_THE_DRIVERS},
-	{"dlvsym", lien_dlvsym, LIEN_NOT_THE_DRIVERS},
-	{"cuGetProcAddress", get_proc_address, offsetof(struct lien_driver, cuGetProcAddress)},
-	{"cuGetProcAddress_v2", get_proc_address_v2,
-		offsetof(struct lien_driver, cuGetProcAddress_v2)},
-#define ROW(name) {#name, lien_translate_##name, offsetof(struct lien_driver, name)},
+	{"dlsym", lien_own_dlsym, lien_dlsym, LIEN_NOT_THE_DRIVERS},
+	{"dlvsym", lien_dlvsym, lien_dlvsym, LIEN_NOT_THE_DRIVERS},
+	DRIVERS(cuGetProcAddress, lien_get_proc_address)
+	DRIVERS(cuGetProcAddress_v2, lien_get_proc_address_v2)
+#define ROW(name) DRIVERS(name, lien_translate_##name)
 	LIEN_INTERPOSED_HANDLES(ROW)
 #undef ROW
 };
@@ -32,7 +41,7 @@ const struct lien_interposed lien_interposed[] = {
 const unsigned lien_interposed_count = sizeof(lien_interposed) / sizeof(lien_interposed[0]);
 
 static const struct lien_interposed plain[] = {
-#define ROW(name) {#name, lien_plain_##name, offsetof(struct lien_driver, name)},
+#define ROW(name) DRIVERS(name, lien_plain_##name)
 	LIEN_INTERPOSED_PLAIN(ROW)
 #undef ROW
 };
@@ -55,9 +64,7 @@ int lien_interpose_has_plain(void)
 
 	if (has == UNDECIDED) {
 		/* A library that dlopen() brought is too late for memory that is there already. */
-		has = !is_off() && lien_genuine_is_first("cuMemAlloc_v2", lien_plain_cuMemAlloc_v2)
-			      ? YES
-			      : NO;
+		has = !is_off() && lien_genuine_is_preloaded() ? YES : NO;
 		__atomic_store_n(&decision, has, __ATOMIC_RELAXED);
 	}
 	return has == YES;
@@ -82,10 +89,15 @@ void *lien_interposed_real(const struct lien_interposed *interposed)
 	const struct lien_driver *driver = lien_driver_found();
 
 	if (interposed->member == LIEN_NOT_THE_DRIVERS)
-		return lien_genuine(
-			interposed->ours == lien_dlsym ? LIEN_GENUINE_DLSYM : LIEN_GENUINE_DLVSYM);
+		return lien_genuine(interposed->exported == lien_dlsym ? LIEN_GENUINE_DLSYM
+								       : LIEN_GENUINE_DLVSYM);
 	return driver ? *(void *const *)((const char *)driver + interposed->member)
 		      : lien_driver_symbol(interposed->name);
+}
+
+void *lien_interposed_given(const struct lien_interposed *interposed)
+{
+	return lien_genuine_behind(interposed->name) ? interposed->ours : interposed->exported;
 }
 
 static const struct lien_interposed *find(const char *name)
@@ -121,22 +133,41 @@ static void *not_there(const char *name)
 	return lien_genuine_dlsym(RTLD_NEXT, name);
 }
 
+static int is_searched(const void *handle)
+{
+	return handle == RTLD_DEFAULT || handle == RTLD_NEXT;
+}
+
 /*
+ * Returns what a search finds in place of the genuine function; NULL: glibc decides.
+ *
  * If ours and the driver's are the only ones, it does not matter where a search begins: every
- * caller gets ours, even if the driver was loaded with RTLD_LOCAL. The successful lookup comes
- * last, so that dlerror() reports nothing.
+ * caller gets ours, even if the driver was loaded with RTLD_LOCAL. Otherwise the caller may be a
+ * library that hooks the function, and looks for the next one. The successful lookup comes last, so
+ * that dlerror() reports nothing.
  */
-static int is_only(const struct lien_interposed *interposed, const void *real, const char *version)
+static void *searched(void *handle, const struct lien_interposed *interposed, const void *real,
+	const char *version, const void *caller)
 {
 	const void *next = ask(RTLD_NEXT, interposed->name, version),
 		   *first = ask(RTLD_DEFAULT, interposed->name, version);
+	void *after;
 
-	return first && (first == interposed->ours || first == real) && (!next || next == real);
+	if (!first)
+		return NULL;
+	if ((first == interposed->exported || first == real) && (!next || next == real))
+		return lien_interposed_given(interposed);
+	if (handle != RTLD_NEXT)
+		return NULL;
+	after = lien_genuine_after(caller, interposed->name);
+	if (after && after == real)
+		return lien_interposed_given(interposed);
+	return after == interposed->exported ? after : NULL;
 }
 
 /* Called by the assembly below. */
-__attribute__((used, visibility("hidden"))) struct answer lien_interpose_answer(
-	void *handle, const char *name, const char *version)
+__attribute__((used, visibility("hidden"))) struct answer lien_interpose_own_answer(
+	void *handle, const char *name, const char *version, const void *caller)
 {
 	struct answer answer = {
 		lien_genuine(version ? LIEN_GENUINE_DLVSYM : LIEN_GENUINE_DLSYM), NULL};
@@ -151,34 +182,60 @@ __attribute__((used, visibility("hidden"))) struct answer lien_interpose_answer(
 	if (!interposed || !answer.pass_on)
 		return answer;
 	real = lien_interposed_real(interposed);
-	if (handle == RTLD_DEFAULT || handle == RTLD_NEXT) {
-		if (!is_only(interposed, real, version))
+	if (is_searched(handle)) {
+		answer.value = searched(handle, interposed, real, version, caller);
+		if (!answer.value)
 			return answer;
-		answer.value = interposed->ours;
 	} else {
 		answer.value = ask(handle, name, version);
 		if (real && answer.value == real)
-			answer.value = interposed->ours;
+			answer.value = lien_interposed_given(interposed);
 	}
 	answer.pass_on = NULL;
-	if (answer.value == interposed->ours && !real)
+	if (!real && (answer.value == interposed->ours || answer.value == interposed->exported))
 		answer.value = not_there(name);
 	return answer;
 }
 
+/* Same, for dlsym() alone. A library behind this one that exports dlsym() is asked. Most ask ours
+ * in turn; some know glibc's. */
+__attribute__((used, visibility("hidden"))) struct answer lien_interpose_answer(
+	void *handle, const char *name, const char *version, const void *caller)
+{
+	void *(*behind)(void *, const char *) = lien_genuine_behind("dlsym");
+	const struct lien_interposed *interposed;
+	struct answer answer = {behind, NULL};
+
+	if (!behind || !name || lien_nccl_is_call(name))
+		return lien_interpose_own_answer(handle, name, version, caller);
+	interposed = find(name);
+	if (!interposed || interposed->member == LIEN_NOT_THE_DRIVERS || is_searched(handle))
+		return answer;
+	answer.value = behind(handle, name);
+	answer.pass_on = NULL;
+	if (answer.value && answer.value == lien_interposed_real(interposed))
+		answer.value = lien_interposed_given(interposed);
+	return answer;
+}
+
 /* clang-format off */
-#define LOOKUP(name, version)                                                                      \
+#define EXPORTED(name)                                                                             \
+	"	.globl " name "\n"                                                                 \
+	"	.type " name ", @function\n"                                                       \
+	name ":\n"
+#define LOOKUP(name, exported, version, answer)                                                    \
 	"	.p2align 4\n"                                                                      \
 	"	.globl " name "\n"                                                                 \
-	"	.hidden lien_" name "\n"                                                           \
+	"	.hidden " name "\n"                                                                \
 	"	.type " name ", @function\n"                                                       \
+	exported                                                                                   \
 	name ":\n"                                                                                 \
-	"lien_" name ":\n"                                                                         \
 	"	.cfi_startproc\n"                                                                  \
 	"	endbr64\n"                                                                         \
 	LIEN_KEEP_ARGUMENTS                                                                        \
 	version                                                                                    \
-	"	call lien_interpose_answer\n"                                                      \
+	"	mov 24(%rsp), %rcx\n" /* the return address */                                     \
+	"	call " answer "\n"                                                                 \
 	"	mov %rdx, %rcx\n"                                                                  \
 	LIEN_GIVE_ARGUMENTS_BACK                                                                   \
 	"	test %rax, %rax\n"                                                                 \
@@ -188,11 +245,15 @@ __attribute__((used, visibility("hidden"))) struct answer lien_interpose_answer(
 	"	ret\n"                                                                             \
 	"	.cfi_endproc\n"                                                                    \
 	"	.size " name ", . - " name "\n"
+#define NO_VERSION "	xor %edx, %edx\n"
 
-/* At the jump to glibc's function, arguments and stack are the caller's. */
+/* At the jump to another function, arguments and stack are the caller's. */
 __asm__("	.pushsection .text\n"
-	LOOKUP("dlsym", "	xor %edx, %edx\n")
-	LOOKUP("dlvsym", "")
+	LOOKUP("lien_dlsym", EXPORTED("dlsym"), NO_VERSION, "lien_interpose_answer")
+	"	.size dlsym, . - dlsym\n"
+	LOOKUP("lien_own_dlsym", "", NO_VERSION, "lien_interpose_own_answer")
+	LOOKUP("lien_dlvsym", EXPORTED("dlvsym"), "", "lien_interpose_own_answer")
+	"	.size dlvsym, . - dlvsym\n"
 	"	.popsection\n");
 /* clang-format on */
 
@@ -209,7 +270,7 @@ static void *ours_in(
 		if (!strncmp(rows[i].name, symbol, length) &&
 			rows[i].member != LIEN_NOT_THE_DRIVERS &&
 			lien_interposed_real(&rows[i]) == function)
-			return rows[i].ours;
+			return lien_interposed_given(&rows[i]);
 	return NULL;
 }
 
@@ -222,7 +283,7 @@ static void *ours_of(const char *symbol, void *function)
 	return ours ? ours : function;
 }
 
-static CUresult get_proc_address_v2(const char *symbol, void **pfn, int version, uint64_t flags,
+CUresult lien_get_proc_address_v2(const char *symbol, void **pfn, int version, uint64_t flags,
 	CUdriverProcAddressQueryResult *status)
 {
 	__typeof__(cuGetProcAddress_v2) *real = lien_interposed_real(find("cuGetProcAddress_v2"));
@@ -234,7 +295,7 @@ static CUresult get_proc_address_v2(const char *symbol, void **pfn, int version,
 	return result;
 }
 
-static CUresult get_proc_address(const char *symbol, void **pfn, int version, uint64_t flags)
+CUresult lien_get_proc_address(const char *symbol, void **pfn, int version, uint64_t flags)
 {
 	__typeof__(cuGetProcAddress) *real = lien_interposed_real(find("cuGetProcAddress"));
 	CUresult result = real ? real(symbol, pfn, version, flags) : CUDA_ERROR_NOT_INITIALIZED;
@@ -244,5 +305,5 @@ static CUresult get_proc_address(const char *symbol, void **pfn, int version, ui
 	return result;
 }
 
-LIEN_EXPORT_AS(cuGetProcAddress, get_proc_address);
-LIEN_EXPORT_AS(cuGetProcAddress_v2, get_proc_address_v2);
+LIEN_EXPORT_AS(cuGetProcAddress, lien_get_proc_address);
+LIEN_EXPORT_AS(cuGetProcAddress_v2, lien_get_proc_address_v2);

@@ -11,6 +11,14 @@
  * If the library comes into a process later, cached.h replaces the pointers that others have
  * cached. Functions that are not in the table remain the driver's own.
  *
+ * Another preloaded library may hook the same functions. Whether it comes before or behind this
+ * one, the program calls its functions, and they get ours as the driver's: so its view of the
+ * application's memory is the same as without this library.
+ *
+ * - If it exports a driver's function, ours of that name jumps to it (exported.h).
+ * - If it exports dlsym(), ours asks it. To find glibc's, it looks up "dlsym", and gets one that
+ *   does not ask it.
+ *
  * This library never loads libcuda, which may come and go: dlsym() returns ours only while glibc's
  * dlsym() finds the driver's. Soon after one of ours has been called, libcuda stays loaded. The
  * application can see one difference: a weak reference to one of these functions is never NULL.
@@ -19,6 +27,7 @@
 #define LIEN_CONTROL_INTERPOSE_H
 
 #include "control/driver/driver.h"
+#include "control/driver/exported.h"
 
 /* All functions of cuda.h that take or return a handle (translate.h);
  * tests/unit/test_cuda_handles.c compares the list with cuda.h. */
@@ -83,15 +92,11 @@
 	X(cuDevicePrimaryCtxReset)                                                                 \
 	X(cuDevicePrimaryCtxReset_v2)
 
-/* Exports the function as `name`. Nothing in this library may use that name: the linker may find
- * another library's first. */
-#define LIEN_EXPORT_AS(name, function)                                                             \
-	extern __typeof__(name) name __attribute__((alias(#function), visibility("default")))
-
 struct lien_interposed {
 	const char *name; /* its name in the driver or glibc */
 	void *ours;
-	size_t member; /* of struct lien_driver; LIEN_NOT_THE_DRIVERS for dlsym() and dlvsym() */
+	void *exported; /* leads to ours, or to the function of a library behind this one */
+	size_t member;	/* of struct lien_driver; LIEN_NOT_THE_DRIVERS for dlsym() and dlvsym() */
 };
 
 #define LIEN_NOT_THE_DRIVERS ((size_t)-1)
@@ -103,6 +108,10 @@ extern const unsigned lien_interposed_count;
 /* Returns true if the functions for plain memory are replaced, too. Decided at the first lookup of
  * a driver function, which may come before this library's constructor. */
 int lien_interpose_has_plain(void);
+
+/* Returns what a lookup that found the genuine function gets: the exported one, if it leads to
+ * ours. Otherwise the library behind this one may be who looks it up, to call it. */
+void *lien_interposed_given(const struct lien_interposed *interposed);
 
 /* Returns the genuine function. NULL: there is no driver, or it lacks the function. */
 void *lien_interposed_real(const struct lien_interposed *interposed);
