@@ -150,7 +150,8 @@ bool lien_proc_cards(void)
 	return any;
 }
 
-bool lien_proc_uses_cards(uint32_t pid)
+/* Is there a descriptor of the process that is so? True if that cannot be determined. */
+static bool any_file(uint32_t pid, bool (*is_so)(uint32_t pid, const char *fd, const char *link))
 {
 	char path[40], link[64];
 	struct dirent *entry;
@@ -159,17 +160,47 @@ bool lien_proc_uses_cards(uint32_t pid)
 	ssize_t n;
 	DIR *fds;
 
-	if (!lien_proc_cards())
-		return false;
 	snprintf(path, sizeof(path), "/proc/%u/fd", pid);
 	fds = opendir(path);
 	while (fds && !any && (entry = readdir(fds))) {
 		n = readlinkat(dirfd(fds), entry->d_name, link, sizeof(link) - 1);
 		link[n < 0 ? 0 : n] = '\0';
-		any = !strncmp(link, "/dev/infiniband/uverbs", 22) || !strcmp(link, GDRCOPY) ||
-		      ++count > FDS_MAX;
+		any = is_so(pid, entry->d_name, link) || ++count > FDS_MAX;
 	}
 	if (fds)
 		closedir(fds);
 	return any || !fds; /* unreadable: assume it may */
+}
+
+static bool is_card(uint32_t pid, const char *fd, const char *link)
+{
+	(void)pid;
+	(void)fd;
+	return !strncmp(link, "/dev/infiniband/uverbs", 22) || !strcmp(link, GDRCOPY);
+}
+
+bool lien_proc_uses_cards(uint32_t pid)
+{
+	return lien_proc_cards() && any_file(pid, is_card);
+}
+
+static bool awaits_file(uint32_t pid, const char *fd, const char *link)
+{
+	unsigned long long inside = 0;
+	char path[64], line[128];
+	FILE *info = NULL;
+
+	snprintf(path, sizeof(path), "/proc/%u/fdinfo/%s", pid, fd);
+	if (!strncmp(link, "socket:", 7))
+		info = fopen(path, "re");
+	while (info && !inside && fgets(line, sizeof(line), info))
+		sscanf(line, "scm_fds: %llu", &inside);
+	if (info)
+		fclose(info);
+	return inside;
+}
+
+bool lien_proc_awaits_files(uint32_t pid)
+{
+	return any_file(pid, awaits_file);
 }

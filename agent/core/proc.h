@@ -46,5 +46,8 @@ bool lien_proc_owned(const struct lien_process *process, const struct lien_viewe
 bool lien_proc_uses_cards(uint32_t pid);
 /* Does this machine have any such? */
 bool lien_proc_cards(void);
+/* Is a descriptor on its way to the process, in a socket of its? True if that cannot be
+ * determined. Linux 5.6 and later tell. */
+bool lien_proc_awaits_files(uint32_t pid);
 
 #endif

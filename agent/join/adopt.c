@@ -88,6 +88,8 @@ int lien_adopt_plan(void *context, struct lien_adoption **out, char *why, size_t
 	for (i = 0; i < agent->adoption.count; i++) {
 		process = lien_graph_process(agent->graph, agent->adoption.processes[i].pid);
 		agent->adoption.processes[i].doubts = doubts_of(agent, process);
+		agent->adoption.processes[i].awaits =
+			agent->adoption.untyped && lien_proc_awaits_files(process->pid);
 	}
 	*out = &agent->adoption;
 	return 0;

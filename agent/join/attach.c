@@ -159,7 +159,8 @@ static json_t *adoption_json(
 		result ? result->pause_ns / 1e6 : 0, "match_ms",
 		result ? result->match_ns / 1e6 : 0, "processes", adoption->count, "counted",
 		adoption->counted, "marked", adoption->marks ? adoption->marked : 0, "matched",
-		adoption->matched, "unmatched", adoption->looked - adoption->matched, "disputed",
+		adoption->matched, "unmatched",
+		adoption->looked - adoption->matched - adoption->made, "disputed",
 		adoption->disputed, "open", adoption->open, "outsider",
 		adoption->outsider ? json_integer(outsider_of(attach, adoption)) : json_null());
 }

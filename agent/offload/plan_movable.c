@@ -145,6 +145,25 @@ static const char *unmovable_origin(const struct lien_allocation *allocation)
 	return "cudaMalloc memory cannot be put back at the same address: " START_IT;
 }
 
+#define OPEN                                                                                       \
+	"a descriptor that exports it was open when it was adopted, and would keep the old "       \
+	"memory: once it is closed, `lien attach` looks again"
+
+/* Nobody owns it. Of imports only re-reading tells properties: it may not be one. */
+static const char *unmovable_owner(const struct lien_allocation *allocation)
+{
+	if (allocation->owner_pid)
+		return "its owner has exited";
+	if (allocation->open)
+		return OPEN;
+	if (allocation->prop.type == CU_MEM_ALLOCATION_TYPE_PINNED)
+		return "its owner is not known, and others may have it: `lien attach --all` looks "
+		       "again, once every process that uses CUDA can be attached and no "
+		       "descriptor is on its way to one; where fabric handles can be used, it "
+		       "stays";
+	return "its owner is not known";
+}
+
 static bool by_fabric(const struct lien_allocation *allocation)
 {
 	const struct lien_share *share;
@@ -239,7 +258,7 @@ const char *lien_plan_reason(
 	if (allocation->prop.usage & CU_MEM_CREATE_USAGE_TILE_POOL)
 		return "made for sparse arrays, which keep the old memory";
 	if (!allocation->owner)
-		return allocation->owner_pid ? "its owner has exited" : "its owner is not known";
+		return unmovable_owner(allocation);
 	if (!lien_allocation_holding(allocation, allocation->owner))
 		return "its owner has let go of it, and only others hold it";
 	if (allocation->found && !allocation->adopted)
@@ -252,8 +271,7 @@ const char *lien_plan_reason(
 	if (allocation->part)
 		return "only a part of it was mapped when it was adopted";
 	if (allocation->open)
-		return "a descriptor that exports it was open when it was adopted, and would keep "
-		       "the old memory: once it is closed, `lien attach` looks again";
+		return OPEN;
 	if (may_be_window(allocation))
 		return "mapped twice before it was watched, as NCCL maps windows, of which it "
 		       "keeps "

@@ -17,8 +17,8 @@
  *
  * Release: each process releases the part of its host arena that nothing needs.
  *
- * Adoption: GATE, DRAIN, and at rest COUNT; where owners are searched for also MARKS, MARK, LOOK.
- * Then always UNMARK, and OPEN.
+ * Adoption: GATE, DRAIN, and at rest COUNT; where owners are searched for also MARKS, MARK,
+ * MARK_UNKNOWN, LOOK. Then always UNMARK, and OPEN.
  */
 #ifndef LIEN_TRANSACTION_H
 #define LIEN_TRANSACTION_H
@@ -66,6 +66,7 @@ enum lien_transaction_kind {
 	X(ADOPT_COUNT, adopt_count) /* counts references */                                        \
 	X(MARKS, marks)		    /* sends all marks to all processes */                         \
 	X(MARK, mark)                                                                              \
+	X(MARK_UNKNOWN, mark_unknown) /* what no mark was found in */                              \
 	X(LOOK, look)                                                                              \
 	X(UNMARK, unmark)                                                                          \
 	X(OPEN, open)	/* lets threads go when everything is where it was */                      \

@@ -112,6 +112,12 @@ static void mark_order(struct lien_transaction *t, unsigned index)
 		lien_transaction_order(t, index, t->phase, 0, NULL, 0, NULL, 0);
 }
 
+static void mark_unknown_order(struct lien_transaction *t, unsigned index)
+{
+	if (is_asked(t, index))
+		lien_transaction_order(t, index, t->phase, LIEN_WIRE_LAST, NULL, 0, NULL, 0);
+}
+
 static bool count_enter(struct lien_transaction *t)
 {
 	char why[400] = "";
@@ -155,7 +161,8 @@ static int take_answers(struct lien_transaction *t, unsigned index, enum lien_ph
 				return -EPROTO;
 			entry->handle = answers[i].handle;
 			entry->references = answers[i].references;
-			entry->flags |= answers[i].flags & LIEN_WIRE_ADOPT_PART;
+			entry->flags |=
+				answers[i].flags & (LIEN_WIRE_ADOPT_PART | LIEN_WIRE_ADOPT_FABRIC);
 		}
 		participant->answered++;
 	}
@@ -228,6 +235,11 @@ static void counted(struct lien_transaction *t)
 		adopted(t);
 }
 
+static void marked(struct lien_transaction *t)
+{
+	lien_phase_begin(t, t->adoption->untyped ? LIEN_PHASE_MARK_UNKNOWN : LIEN_PHASE_LOOK);
+}
+
 /* Marks may have been written: removes them. */
 static void unmark(struct lien_transaction *t)
 {
@@ -264,6 +276,18 @@ const struct phase lien_phase_mark = {
 	.limit_ms_per_item = 10,
 	.held = true,
 	.order = mark_order,
+	.next = marked,
+	.stop = unmark,
+};
+
+/* After all others: memory that has types of handles keeps its owner's mark. */
+const struct phase lien_phase_mark_unknown = {
+	.name = "mark",
+	.type = LIEN_WIRE_MARK,
+	.limit_ms = 10000,
+	.limit_ms_per_item = 10,
+	.held = true,
+	.order = mark_unknown_order,
 	.stop = unmark,
 };
 

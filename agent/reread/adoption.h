@@ -4,7 +4,9 @@
  * like any other. Re-reading (reread.h) has found where it is mapped. Two things are open: the
  * number of references to it, and the owner of imported memory. Both are found out while the job is
  * at rest: references are counted, and each allocation that may have been handed out gets a unique
- * mark at its beginning, which is then searched for in all memory of unknown owner.
+ * mark at its beginning, which is then searched for in all memory of unknown owner. What nobody's
+ * mark is found in gets one as well: if its process alone reads that, it was made there
+ * (untyped.h).
  *
  * Plain C like the graph: it says what to ask, and what the answers mean. The transaction does the
  * asking.
@@ -24,6 +26,7 @@ struct lien_adoption_process {
 	uint64_t start;
 	bool read;	 /* the graph has all its mappings: it is being adopted */
 	uint32_t doubts; /* set by the caller: LIEN_INCOMPLETE_* that remain */
+	bool awaits;	 /* set by the caller: a descriptor is on its way to it */
 	unsigned count, room;
 	struct lien_wire_adopt *entries; /* with room for the answers; sorted by address */
 	/* The first bytes of what its open descriptors export. */
@@ -36,8 +39,14 @@ struct lien_adoption {
 	unsigned count;
 	bool marks;	   /* owners are searched for */
 	uint32_t outsider; /* a process that cannot be asked prevents that; 0: none */
+	unsigned untyped;  /* may be imports, and get a mark all the same */
+	/* Untyped memory may be some that was not compared: any, or one of at most so many bytes.
+	 */
+	bool unread;
+	uint64_t unmarked;
 	/* The result: lien_adoption_emit(). */
 	unsigned counted, marked, looked, matched;
+	unsigned made;	   /* untyped, and its process's own */
 	unsigned open;	   /* descriptors that are exports */
 	unsigned disputed; /* claimed by two processes: imports of unknown owner from now on */
 };
@@ -61,6 +70,10 @@ void lien_adoption_clear(struct lien_adoption *adoption);
 /* Returns one process's part; NULL: it has none. */
 struct lien_adoption_process *lien_adoption_process(
 	const struct lien_adoption *adoption, uint32_t pid);
+
+/* Returns what a process is asked about an address; NULL: nothing. */
+const struct lien_wire_adopt *lien_adoption_entry(
+	const struct lien_adoption *adoption, uint32_t pid, uint64_t va);
 
 /* Adds an answer without an entry: an open descriptor's. 0 or -ENOMEM. */
 int lien_adoption_open(

@@ -76,7 +76,7 @@ unsigned lien_reread_mappings(const struct lien_reread *reread);
  * they carry LIEN_EVENT_FOUND and times from now_ns on. Memory that is no longer mapped, and is not
  * mapped elsewhere, is taken as released. An unknown allocation belongs to the process if it cannot
  * have come from another one; else it is an import of unknown owner, and the process stays
- * incomplete (LIEN_INCOMPLETE_SHARE). -ENOMEM.
+ * incomplete (LIEN_INCOMPLETE_SHARE) until adoption.h finds out. -ENOMEM.
  */
 int lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
 	struct lien_process *process, uint64_t now_ns, lien_emit_fn *emit, void *context);

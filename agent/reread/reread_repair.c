@@ -177,7 +177,8 @@ static struct lien_prop prop_of(const struct lien_wire_found *found)
 	};
 }
 
-static void make_known(struct repair *repair, const struct lien_wire_found *found)
+/* Returns true if it is taken for an import. */
+static bool make_known(struct repair *repair, const struct lien_wire_found *found)
 {
 	struct lien_event event;
 
@@ -187,13 +188,14 @@ static void make_known(struct repair *repair, const struct lien_wire_found *foun
 		event.share.handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 		event.share.fd = -1;
 		emit(repair, &event, LIEN_EVENT_SIZE(share));
-		return;
+		return true;
 	}
 	event = event_of(repair, LIEN_CALL_CU_MEM_CREATE);
 	event.create.handle = found->handle;
 	event.create.bytes = found->bytes; /* the map of a longer one extends it */
 	event.create.prop = prop_of(found);
 	emit(repair, &event, LIEN_EVENT_SIZE(create));
+	return false;
 }
 
 /* Sets the access that was found, and none for devices that only the graph has. */
@@ -226,10 +228,21 @@ static void give_access(struct repair *repair, const struct lien_wire_found *fou
 		emit(repair, &event, LIEN_EVENT_SIZE(access));
 }
 
+static void emit_property(
+	struct repair *repair, const struct lien_wire_found *found, struct lien_prop prop)
+{
+	struct lien_event event = event_of(repair, LIEN_EVENT_PROP);
+
+	event.property.va = found->va;
+	event.property.prop = prop;
+	emit(repair, &event, LIEN_EVENT_SIZE(property));
+}
+
 static void put_there(struct repair *repair, const struct lien_wire_found *found)
 {
 	struct lien_handle *handle;
 	struct lien_event event;
+	bool imported = false;
 
 	if (found->kind == LIEN_WIRE_PLAIN) {
 		event = event_of(repair, LIEN_CALL_CU_MEM_ALLOC);
@@ -247,23 +260,15 @@ static void put_there(struct repair *repair, const struct lien_wire_found *found
 		handle = NULL;
 	}
 	if (!handle)
-		make_known(repair, found);
+		imported = make_known(repair, found);
 	event = event_of(repair, LIEN_CALL_CU_MEM_MAP);
 	event.map.va = found->va;
 	event.map.bytes = found->bytes;
 	event.map.handle = found->handle;
 	emit(repair, &event, LIEN_EVENT_SIZE(map));
 	give_access(repair, found);
-}
-
-static void emit_property(
-	struct repair *repair, const struct lien_wire_found *found, struct lien_prop prop)
-{
-	struct lien_event event = event_of(repair, LIEN_EVENT_PROP);
-
-	event.property.va = found->va;
-	event.property.prop = prop;
-	emit(repair, &event, LIEN_EVENT_SIZE(property));
+	if (imported) /* adoption may find that it was made here */
+		emit_property(repair, found, prop_of(found));
 }
 
 static void mend(struct repair *repair, const struct lien_difference *difference)

@@ -13,6 +13,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <lien/clock.h>
 
@@ -22,6 +24,9 @@
 /* From MARKS on, for MARK. Less than LIEN_GATE_LEASE_MS, and than the agent's limit for MARK: a
  * thread that was stopped meanwhile must not write a mark that nobody looks for any more. */
 #define MARK_NS 3000000000ull
+
+/* Without a channel the driver (580) refuses fabric handles: NOT_PERMITTED. */
+#define CHANNELS "/dev/nvidia-caps-imex-channels"
 
 int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
 	uint8_t bytes[LIEN_WIRE_MARK_BYTES], int write)
@@ -141,10 +146,13 @@ int lien_order_count(
 	unsigned i;
 	size_t room;
 	int result = reserve_scratch(control, adopt, count, &scratch, &room);
+	const int fabric = !syscall(SYS_access, CHANNELS, F_OK);
 
 	for (i = 0; i < count && !result; i++) {
 		if (adopt[i].flags & LIEN_WIRE_ADOPT_COUNT)
 			result = count_references(control, &adopt[i], scratch, room);
+		if (fabric)
+			adopt[i].flags |= LIEN_WIRE_ADOPT_FABRIC;
 		if (!result && adopt[i].flags & LIEN_WIRE_ADOPT_OWN &&
 			(result = lien_adopt_transfer(
 				 control, adopt[i].device, adopt[i].va, adopt[i].bytes, 0)))
@@ -199,6 +207,15 @@ int lien_order_marks(
 	return 0;
 }
 
+/* Returns true if it gets its mark in the order that is carried out. */
+static int is_due(const struct lien_control *control, const struct lien_wire_adopt *mark)
+{
+	const int unknown = (mark->flags & LIEN_WIRE_ADOPT_LOOK) != 0;
+
+	return mark->va && mark->flags & LIEN_WIRE_ADOPT_OWN &&
+	       unknown == ((control->flags & LIEN_WIRE_LAST) != 0);
+}
+
 int lien_order_mark(struct lien_control *control)
 {
 	struct lien_marks *marks = &control->marks;
@@ -209,11 +226,14 @@ int lien_order_mark(struct lien_control *control)
 
 	for (i = 0; marks->written && i < marks->count && !result; i++) {
 		mark = &marks->mark[i];
-		if (!mark->va || !(mark->flags & LIEN_WIRE_ADOPT_OWN))
+		if (!is_due(control, mark))
 			continue;
 		result = lien_adopt_transfer(control, mark->device, mark->va, now, 0);
-		if (!result && memcmp(now, mark->bytes, sizeof(now)))
+		if (!result && memcmp(now, mark->bytes, sizeof(now))) {
+			if (mark->flags & LIEN_WIRE_ADOPT_LOOK)
+				continue; /* somebody else's mark, which LOOK finds */
 			result = -ESTALE;
+		}
 		if (!result && lien_clock_ns() > marks->until_ns)
 			result = -ETIMEDOUT;
 		if (!result)

@@ -67,9 +67,11 @@ enum lien_wire_type {
 	LIEN_WIRE_GATE,	   /* .arg: enum lien_wire_gate; body of PASS: uint32_t tids[] */
 	/* For memory older than the agent, while the gate is shut. Bodies and replies:
 	 * lien_wire_adopt[]. */
-	LIEN_WIRE_COUNT,  /* count the references and return the first bytes */
-	LIEN_WIRE_MARKS,  /* list the marks about to be written; flag FIRST clears the list */
-	LIEN_WIRE_MARK,	  /* write this process's marks */
+	LIEN_WIRE_COUNT, /* count the references and return the first bytes */
+	LIEN_WIRE_MARKS, /* list the marks about to be written; flag FIRST clears the list */
+	/* Write this process's marks: those that are OWN; with flag LAST those that are also LOOK,
+	 * where nobody has written one before. */
+	LIEN_WIRE_MARK,
 	LIEN_WIRE_LOOK,	  /* reply: the first bytes of everything that MARKS listed here */
 	LIEN_WIRE_UNMARK, /* restore the bytes that the marks replaced, and clear the list */
 	/* Leave the process as it was, and end. Refused with -EBUSY, with nothing changed. */
@@ -290,12 +292,14 @@ struct lien_wire_found {
 #define LIEN_WIRE_MARK_BYTES 16
 
 #define LIEN_WIRE_ADOPT_COUNT 0x1 /* count its references */
-#define LIEN_WIRE_ADOPT_OWN   0x2 /* created here and perhaps exported: it gets the mark */
+#define LIEN_WIRE_ADOPT_OWN   0x2 /* created here, perhaps, and exported: it gets the mark */
 #define LIEN_WIRE_ADOPT_LOOK  0x4 /* perhaps imported: look for a mark */
 #define LIEN_WIRE_ADOPT_OPEN                                                                       \
 	0x8 /* in replies to LOOK: not mapped, but exported by an open descriptor */
 #define LIEN_WIRE_ADOPT_READ_ONLY 0x10 /* no device may write there */
 #define LIEN_WIRE_ADOPT_PART	  0x20 /* in replies to COUNT: the allocation is larger */
+/* In replies to COUNT: it may have come by a fabric handle, also from another node. */
+#define LIEN_WIRE_ADOPT_FABRIC 0x40
 
 /*
  * One allocation, by an address where it is mapped. A list of MARKS also has the marks of other

@@ -135,6 +135,11 @@ bool lien_proc_uses_cards(uint32_t pid)
 	return pid % 2;
 }
 
+bool lien_proc_awaits_files(uint32_t pid)
+{
+	return !(pid % 3);
+}
+
 char lien_proc_stopped(uint32_t pid)
 {
 	(void)pid;

@@ -219,10 +219,10 @@ class Session:
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def spawn(self, argv, env=None, **environment):
+    def spawn(self, argv, env=None, pass_fds=(), **environment):
         self.count += 1
         log = self.path("%d-%s.log" % (self.count, os.path.basename(str(argv[0]))))
-        process = Process(argv, env if env is not None else self.env(**environment), log)
+        process = Process(argv, env if env is not None else self.env(**environment), log, pass_fds=pass_fds)
         self.processes.append(process)
         return process
 

@@ -507,6 +507,111 @@ static void test_fabric(void **state)
 	expect_moved(0, PIECE, "fabric");
 }
 
+/* What re-reading finds without types of handles: an import, or not. */
+static void found_untyped(uint32_t pid, uint64_t handle, uint64_t va)
+{
+	struct lien_prop prop = device_prop(0);
+
+	prop.handle_types = 0;
+	found_import(pid, handle, va);
+	TELL(LIEN_EVENT_PROP, pid, .property = {.va = va, .prop = prop});
+}
+
+static void two_untyped(void)
+{
+	late(OWNER);
+	late(IMPORTER);
+	found_untyped(OWNER, 10, VA);
+	found_untyped(IMPORTER, 20, VIEW);
+	map_rw(IMPORTER, VIEW + 8 * PIECE, PIECE, 20);
+	assert_int_equal(plan_adoption(both, 2), 2);
+	assert_int_equal(adoption.untyped, 2);
+	answer(2);
+}
+
+static void test_untyped(void **state)
+{
+	(void)state;
+	two_untyped();
+	assert_int_equal(entry_at(OWNER, VA)->flags,
+		LIEN_WIRE_ADOPT_COUNT | LIEN_WIRE_ADOPT_OWN | LIEN_WIRE_ADOPT_LOOK);
+	assert_true(adoption.marks);
+	conclude();
+	assert_int_equal(adoption.made, 2);
+	assert_int_equal(references_of(IMPORTER, 20), 2);
+	assert_counts(2, 2, 3);
+	assert_true(lien_process_whole(process(OWNER)));
+	assert_true(lien_process_whole(process(IMPORTER)));
+	expect_moved(2 * PIECE, 0, NULL);
+	assert_int_equal(plan_adoption(NULL, 0), 0);
+}
+
+/* Both read one mark: neither made it, or neither alone has it. */
+static void test_untyped_and_shared(void **state)
+{
+	(void)state;
+	two_untyped();
+	reads(IMPORTER, VIEW, OWNER, VA);
+	conclude();
+	assert_int_equal(adoption.made, 0);
+	assert_int_equal(adoption.matched, 0);
+	expect_moved(0, 2 * PIECE, "others may have it");
+	assert_int_equal(plan_adoption(NULL, 0), 2);
+	answer(1);
+	conclude();
+	expect_moved(2 * PIECE, 0, NULL);
+}
+
+/* Whatever was not compared, or may still be handed out, may be the same. */
+static void test_untyped_in_doubt(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 6; i++) {
+		two_untyped();
+		if (i == 0)
+			lien_adoption_process(&adoption, IMPORTER)->awaits = true;
+		if (i == 1)
+			entry_at(OWNER, VA)->flags |= LIEN_WIRE_ADOPT_FABRIC;
+		if (i == 2) /* something that nobody's mark was found in */
+			memset(entry_at(OWNER, VA)->bytes, 1, LIEN_WIRE_MARK_BYTES);
+		if (i == 3)
+			assert_int_equal(lien_adoption_open(lien_adoption_process(&adoption, OWNER),
+						 entry_at(OWNER, VA)->mark),
+				0);
+		if (i > 3) {
+			if (i == 4) { /* an import that is not mapped */
+				TELL(LIEN_CALL_CU_MEM_IMPORT, IMPORTER,
+					.share = {.handle = 30, .handle_type = 1, .fd = 5});
+			} else { /* memory that can be exported, and cannot be marked */
+				found(IMPORTER, 30, VIEW + 20 * PIECE, 1);
+				set_access(IMPORTER, VIEW + 20 * PIECE, PIECE, 0,
+					CU_MEM_ACCESS_FLAGS_PROT_READ);
+			}
+			assert_int_equal(plan_adoption(both, 2), 2);
+			answer(1);
+		}
+		conclude();
+		assert_int_equal(adoption.made, i == 0 || i > 3 ? 0 : 1);
+		assert_null(lien_process_mapping(process(OWNER), VA)->holding->allocation->owner);
+		adoption_teardown(state);
+		setup(state);
+	}
+}
+
+/* It may have imported some in a call that was lost. */
+static void test_untyped_beside_an_odd_one(void **state)
+{
+	struct lien_event event;
+
+	(void)state;
+	create_on(OTHER, 40, PIECE, device_prop(0));
+	event = EVENT(LIEN_EVENT_INCOMPLETE, OTHER, .incomplete = {LIEN_INCOMPLETE_LOST});
+	apply(&event);
+	two_untyped();
+	conclude();
+	assert_int_equal(adoption.made, 0);
+}
+
 static int keep(void *other, const struct lien_event *event)
 {
 	return lien_graph_apply(other, event);
@@ -562,6 +667,10 @@ int main(void)
 		ADOPTION(test_maybe_multicast),
 		ADOPTION(test_what_cannot_be_bound),
 		ADOPTION(test_fabric),
+		ADOPTION(test_untyped),
+		ADOPTION(test_untyped_and_shared),
+		ADOPTION(test_untyped_in_doubt),
+		ADOPTION(test_untyped_beside_an_odd_one),
 		ADOPTION(test_dump),
 	};
 

@@ -17,6 +17,7 @@ static struct {
 	uint32_t references; /* that each says it has; 0: 7 */
 	unsigned adopted;
 	bool refuse, foreign; /* the last process is another user's */
+	bool untyped;	      /* views may be memory of the process's own */
 } a;
 
 /* Own memory of p: p * 2^32 + i * 2^12; its view of what the next process owns: 2^11 further. */
@@ -41,6 +42,15 @@ static uint8_t *cell_at(unsigned p, uint64_t va)
 static unsigned uid_of(unsigned p)
 {
 	return 1000 + (a.foreign && p == w.n - 1);
+}
+
+/* Does the order write this one's mark? */
+static bool is_due(const struct fake *fake, const struct lien_wire_adopt *entry)
+{
+	bool unknown = entry->flags & LIEN_WIRE_ADOPT_LOOK;
+
+	return entry->va && entry->flags & LIEN_WIRE_ADOPT_OWN &&
+	       unknown == !!(fake->order.flags & LIEN_WIRE_LAST);
 }
 
 static int obey_adopt(struct fake *fake, unsigned p)
@@ -80,7 +90,9 @@ static int obey_adopt(struct fake *fake, unsigned p)
 				BROKEN("marks are written, and process %u does not know them",
 					PID(i));
 		for (i = 0; i < a.told[p]; i++)
-			if (a.table[p][i].va && a.table[p][i].flags & LIEN_WIRE_ADOPT_OWN)
+			if (is_due(fake, &a.table[p][i]) &&
+				!memcmp(cell_at(p, a.table[p][i].va), a.table[p][i].bytes,
+					LIEN_WIRE_MARK_BYTES))
 				memcpy(cell_at(p, a.table[p][i].va), a.table[p][i].mark,
 					LIEN_WIRE_MARK_BYTES);
 		return 0;
@@ -164,6 +176,7 @@ static int adopt(void *context, struct lien_adoption **out, char *why, size_t si
 	a.adoption.processes = calloc(w.n, sizeof(*a.adoption.processes));
 	a.adoption.count = w.n;
 	a.adoption.marks = true;
+	a.adoption.untyped = a.untyped;
 	for (p = 0; p < w.n; p++) {
 		part = &a.adoption.processes[p];
 		part->pid = PID(p);
@@ -177,7 +190,11 @@ static int adopt(void *context, struct lien_adoption **out, char *why, size_t si
 		for (i = 0; i < a.own; i++)
 			memcpy(part->entries[i].mark + 8, &(uint64_t){i + 1}, 8);
 		for (i = 0; i < LOOK_EACH; i++)
-			entry_new(p, view_va(p, i), LIEN_WIRE_ADOPT_LOOK | LIEN_WIRE_ADOPT_COUNT);
+			memset(entry_new(p, view_va(p, i),
+				       LIEN_WIRE_ADOPT_LOOK | LIEN_WIRE_ADOPT_COUNT |
+					       (a.untyped ? LIEN_WIRE_ADOPT_OWN : 0))
+					->mark,
+				1 + p, a.untyped ? 1 + i : 0);
 		qsort(part->entries, part->count, sizeof(*part->entries), by_va);
 	}
 	*out = &a.adoption;
@@ -247,13 +264,14 @@ static void check_open(const char *when)
 
 static void test_all_is_well(void **state)
 {
-	const unsigned sizes[] = {OWN_EACH, LONG, OWN_EACH};
+	const unsigned sizes[] = {OWN_EACH, LONG, OWN_EACH, OWN_EACH};
 
 	(void)state;
-	for (unsigned s = 0; s < 3; s++) {
+	for (unsigned s = 0; s < 4; s++) {
 		memset(&w, 0, sizeof(w));
 		w.n = 3;
-		a.foreign = s > 0;
+		a.foreign = s == 1 || s == 2;
+		a.untyped = s == 3;
 		adoption_of(3, sizes[s]);
 		assert_int_equal(w.result.error, 0);
 		assert_int_equal(a.adopted, 1);
@@ -265,7 +283,7 @@ static void test_all_is_well(void **state)
 			for (unsigned i = 0; i < part->count; i++) {
 				const struct lien_wire_adopt *entry = &part->entries[i];
 				unsigned owner =
-					entry->flags & LIEN_WIRE_ADOPT_OWN ? p : (p + 1) % 3;
+					entry->flags & LIEN_WIRE_ADOPT_LOOK ? (p + 1) % 3 : p;
 				const struct lien_adoption_process *of =
 					&a.adoption.processes[owner];
 				unsigned n = (entry->va & UINT32_MAX) >> 12, j;
@@ -328,6 +346,7 @@ static void test_every_fault(void **state)
 					w.n = 3;
 					w.order = turn;
 					w.random = order * 7 + p;
+					a.untyped = order % 2;
 					w.fault[0] = (struct fault){kind, p, order};
 					adoption_of(3, OWN_EACH);
 					snprintf(when, sizeof(when), "fault %u in %u at order %u",
