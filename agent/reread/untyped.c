@@ -61,13 +61,32 @@ static bool is_marked(
 	return false;
 }
 
+/* A service that keeps memory for others has handles, and maps nothing. Nobody can ask for handles.
+ */
+static bool may_keep_handles(struct lien_process *process)
+{
+	struct lien_mapping *mapping;
+	enum lien_origin origin;
+
+	if (!(process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_ADOPTED)))
+		return false;
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
+		origin = mapping->holding->allocation->origin;
+		if (!mapping->opened &&
+			(origin == LIEN_ORIGIN_CREATE || origin == LIEN_ORIGIN_IMPORT))
+			return false;
+	}
+	return true;
+}
+
 /* May it have memory that nobody knows of? */
-static bool hides(const struct lien_adoption *adoption, const struct lien_process *process)
+static bool hides(const struct lien_adoption *adoption, struct lien_process *process)
 {
 	const struct lien_adoption_process *part = lien_adoption_process(adoption, process->pid);
 	const uint32_t known = READABLE | (part && part->read ? LIEN_INCOMPLETE_REREAD : 0);
 
-	return process->cuda && !process->ended && process->incomplete & ~known;
+	return process->cuda && !process->ended &&
+	       (process->incomplete & ~known || may_keep_handles(process));
 }
 
 void lien_untyped_plan(struct lien_adoption *adoption, struct lien_graph *graph)

@@ -142,15 +142,34 @@ def test_a_process_that_is_not_attached():
     """It may be the one that the memory was imported from."""
     with Session() as session:
         first, second, other = (session.driver(control=False) for _ in range(3))
-        places = [(driver, own(driver, 0x41), 0x41) for driver in (first, second)]
+        places = [(driver, own(driver, 0x41), 0x41) for driver in (first, second, other)]
         started(session, first, second, other)
         outcome = session.lien("attach", first.pid, second.pid)
         check("owners were not looked for" in outcome.out, outcome)
         offload(session, 0, (2 * SIZE, WHO))
         same(*places)
         attach(session, unmatched=0)
-        equal(offload(session, 2 * SIZE), 0, "device memory in use")
+        equal(offload(session, 3 * SIZE), 0, "device memory in use")
         same(*places)
+
+
+@case()
+def test_a_service_that_keeps_memory():
+    """It has a handle and maps nothing; who imported the memory shares it with whoever comes next."""
+    with Session() as session:
+        service, importer, other = (session.driver(control=False) for _ in range(3))
+        handle = service("create", SIZE, 0, 1)
+        fd = service("export", handle)
+        view = importer("show", SIZE, importer.take(service, fd), 0)
+        service("close", fd)
+        importer("fill", view, SIZE, 0x51)
+        place = (other, own(other, 0x41), 0x41)
+        started(session, service, importer, other)
+        attach(session, matched=0, unmatched=2)
+        offload(session, 0, (2 * SIZE, WHO))
+        same(place, (importer, view, 0x51))
+        service("fill", service("show", SIZE, handle, 0), SIZE, 0x52)
+        same((importer, view, 0x52))
 
 
 @case()
@@ -184,14 +203,15 @@ def test_a_descriptor_on_its_way():
         drivers = importer, other = [
             session.driver(control=False, pass_fds=[end.fileno()]) for end in ends]
         here, there = (end.fileno() for end in ends)
+        place = (other, own(other, 0x41), 0x41)
         view, fd = orphan(session, importer, keep=True)
         importer("send", here, fd)
         importer("close", fd)
         for end in ends:
             end.close()
         started(session, *drivers)
-        attach(session, matched=0, unmatched=1, open=0)
-        offload(session, 0, (SIZE, "no descriptor is on its way"))
+        attach(session, matched=0, unmatched=2, open=0)
+        offload(session, 0, (2 * SIZE, "no descriptor is on its way"))
         fd = other("receive", there)
         handle = other("import", fd)
         seen = other("show", SIZE, handle, 0)
@@ -201,8 +221,8 @@ def test_a_descriptor_on_its_way():
         other("close", fd)
         importer("fill", view, SIZE, 0x51)
         attach(session, unmatched=0)
-        equal(offload(session, SIZE), 0, "device memory in use")
-        same((importer, view, 0x51))
+        equal(offload(session, 2 * SIZE), 0, "device memory in use")
+        same(place, (importer, view, 0x51))
 
 
 @case()
