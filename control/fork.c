@@ -7,6 +7,7 @@
 #include "control/memory/handles.h"
 #include "control/driver/names.h"
 #include "control/driver/translate.h"
+#include "control/driver/watchdog.h"
 #include "control/nccl/nccl.h"
 #include "control/plain/plain.h"
 #include "control/tag/tag.h"
@@ -17,6 +18,7 @@ static void after_in_child(void)
 	lien_names_forked();
 	lien_translate_forked();
 	lien_gate_forked();
+	lien_watchdog_forked();
 	lien_handles_forked();
 	lien_plain_forked();
 	lien_tag_forked();

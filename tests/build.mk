@@ -73,7 +73,8 @@ UNIT_LIBS_test_symbols	     := -l:libiberty.a
 UNIT_SRCS_test_text	     := $(sort $(wildcard tools/text/*.c))
 UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c user.c)
 UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c control/tag/tag.c \
-	$(addprefix control/driver/, exported.c gate.c genuine.c names.c translate.c)
+	$(addprefix control/driver/, exported.c gate.c genuine.c names.c translate.c \
+	watchdog.c)
 UNIT_SRCS_test_uprobe_single := loader/probes/uprobe_single.c loader/probes/empty_program.c
 UNIT_SRCS_test_untrusted     := $(UNTRUSTED) loader/discover/environ.c
 

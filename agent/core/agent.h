@@ -106,7 +106,6 @@ struct lien_others;
 struct lien_probing;
 struct lien_ras;
 struct lien_netns;
-struct lien_ipc_connect;
 
 struct lien_link;
 struct lien_reply;
@@ -169,8 +168,8 @@ struct lien_agent {
 		bool looking;
 	} rewritten; /* daemon/rewritten.h */
 	struct lien_netns *netns;
-	struct lien_ipc_connect *ipc_connect;
-	struct lien_ras *ras; /* NULL: NCCL's RAS is not asked */
+	struct lien_worker *ipc_connect; /* join/ipc_connect.h */
+	struct lien_ras *ras;		 /* NULL: NCCL's RAS is not asked */
 	/* leave what is known of processes to the next agent */
 	bool ended;
 	uint64_t t_contexts;		      /* when followed processes were last checked */

@@ -26,10 +26,6 @@
 #define PROCESSES_MAX  4096
 #define NAMESPACES_MAX 256
 
-struct lien_ipc_connect {
-	struct lien_worker *worker;
-};
-
 struct connecting {
 	struct lien_job job;
 	struct lien_client_job waited_for;
@@ -189,7 +185,7 @@ void lien_ipc_connect_request(struct lien_client *client, json_t *request)
 	connecting->fd = -1;
 	memcpy(connecting->name, name, sizeof(connecting->name));
 	client->job = &connecting->waited_for;
-	if (lien_worker_submit(agent->ipc_connect->worker, &connecting->job)) {
+	if (lien_worker_submit(agent->ipc_connect, &connecting->job)) {
 		drop(&connecting->job);
 		lien_reply_error(client, "out of memory");
 		return;
@@ -199,15 +195,11 @@ void lien_ipc_connect_request(struct lien_client *client, json_t *request)
 
 int lien_ipc_connect_start(struct lien_agent *agent)
 {
-	agent->ipc_connect = calloc(1, sizeof(*agent->ipc_connect));
-	return agent->ipc_connect ? lien_worker_new(agent, &agent->ipc_connect->worker) : -ENOMEM;
+	return lien_worker_new(agent, &agent->ipc_connect);
 }
 
 void lien_ipc_connect_stop(struct lien_agent *agent)
 {
-	if (!agent->ipc_connect)
-		return;
-	lien_worker_free(agent->ipc_connect->worker);
-	free(agent->ipc_connect);
+	lien_worker_free(agent->ipc_connect);
 	agent->ipc_connect = NULL;
 }

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <lien/pass_fds.h>
 #include "agent/core/privileges.h"
 
 #define WAIT_S 2
@@ -29,46 +30,25 @@ struct lien_netns {
 	bool broken;  /* an answer came too late once: later ones may belong to older questions */
 };
 
-/*
- * Sends a number, which is an address family or -errno, and a descriptor unless that is negative.
- */
+/* A message is a number, which is an address family or -errno, and perhaps a descriptor. */
 static int send_number(int to, int number, int fd)
 {
-	char control[CMSG_SPACE(sizeof(int))] = {0};
-	struct iovec iov = {&number, sizeof(number)};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-	struct cmsghdr *header;
+	const struct iovec part = {&number, sizeof(number)};
 
-	if (fd >= 0) {
-		msg.msg_control = control;
-		msg.msg_controllen = sizeof(control);
-		header = CMSG_FIRSTHDR(&msg);
-		header->cmsg_level = SOL_SOCKET;
-		header->cmsg_type = SCM_RIGHTS;
-		header->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-	}
-	return sendmsg(to, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
+	return lien_pass_send(to, &part, 1, &fd, fd >= 0);
 }
 
 /* Sets *fd to -1 if none came. Returns false if the other end is closed or too slow. */
-static bool hear(int from, int *number, int *fd)
+static bool receive_number(int from, int *number, int *fd)
 {
-	char control[CMSG_SPACE(sizeof(int))];
-	struct iovec iov = {number, sizeof(*number)};
-	struct msghdr msg = {.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = sizeof(control)};
-	struct cmsghdr *header;
+	int fds[LIEN_PASS_FDS_MAX];
+	unsigned count;
+	ssize_t n = lien_pass_receive(from, number, sizeof(*number), fds, &count, 0);
 
-	*fd = -1;
-	if (recvmsg(from, &msg, MSG_CMSG_CLOEXEC) != sizeof(*number))
-		return false;
-	header = CMSG_FIRSTHDR(&msg);
-	if (header && header->cmsg_type == SCM_RIGHTS)
-		memcpy(fd, CMSG_DATA(header), sizeof(*fd));
-	return true;
+	*fd = count ? fds[--count] : -1;
+	while (count)
+		close(fds[--count]);
+	return n == sizeof(*number);
 }
 
 static int open_socket(int family)
@@ -83,7 +63,7 @@ static void serve(int fd)
 {
 	int family, namespace, made;
 
-	while (hear(fd, &family, &namespace)) {
+	while (receive_number(fd, &family, &namespace)) {
 		made = setns(namespace, CLONE_NEWNET) ? -errno : open_socket(family);
 		if (send_number(fd, made < 0 ? made : 0, made))
 			break;
@@ -167,7 +147,7 @@ static int ask_helper(struct lien_netns *netns, int namespace, int family)
 
 	if (err)
 		return err;
-	if (!hear(netns->fd, &number, &fd)) {
+	if (!receive_number(netns->fd, &number, &fd)) {
 		netns->broken = true;
 		return -ETIMEDOUT;
 	}

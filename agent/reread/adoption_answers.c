@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What the answers to an adoption's questions mean, as events. */
+/* Turns the answers to an adoption's questions into events. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -61,8 +61,8 @@ static bool is_marked(
 	return false;
 }
 
-/* A service that keeps memory for others has handles, and maps nothing. Nobody can ask for handles.
- */
+/* A service that keeps memory for others has handles and maps nothing. The driver does not list
+ * handles. */
 static bool may_keep_handles(struct lien_process *process)
 {
 	struct lien_mapping *mapping;
@@ -79,7 +79,7 @@ static bool may_keep_handles(struct lien_process *process)
 	return true;
 }
 
-/* May it have memory that nobody knows of? */
+/* Returns true if the process may have memory that is not in the graph. */
 static bool hides(const struct lien_adoption *adoption, struct lien_process *process)
 {
 	const struct lien_adoption_process *part = lien_adoption_process(adoption, process->pid);

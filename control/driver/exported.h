@@ -12,7 +12,7 @@
 #define LIEN_EXPORTED_DECLARE(name)                                                                \
 	extern char LIEN_EXPORTED(name)[] __attribute__((visibility("hidden")));
 
-/* What an exported function jumps to; in its assembly. */
+/* The target of an exported function's jump; its assembly defines this. */
 struct lien_exported {
 	void *target; /* NULL: not looked for yet */
 	void *ours;

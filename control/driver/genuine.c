@@ -41,7 +41,7 @@ static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) * entry)
 	return symbols;
 }
 
-/* Of several versions of a function, one is the default. */
+/* A function may have several versions. Returns true for the default one. */
 static int is_default(const struct symbols *symbols, uint32_t i)
 {
 	return !symbols->versions || !(symbols->versions[i] & 0x8000);

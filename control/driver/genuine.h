@@ -30,6 +30,7 @@ void *lien_genuine(enum lien_genuine which);
  * other than `ours`; NULL: not found. Does not wait for threads that load libraries; so it may find
  * one that is being loaded. */
 void *lien_genuine_of(const char *library, const char *name, const void *ours);
+
 struct lien_genuine_range {
 	uintptr_t base, bytes;
 };

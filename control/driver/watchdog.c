@@ -2,6 +2,7 @@
 #include "control/driver/watchdog.h"
 
 #include <stdint.h>
+#include <string.h>
 
 #include <lien/clock.h>
 
@@ -9,8 +10,8 @@
 
 #define LIBRARY "libtorch_cuda.so"
 
-/* WorkNCCL::checkTimeout(std::optional<std::chrono::milliseconds>); before PyTorch 2.4 with
- * c10::optional, which was an alias of it from 2.1 on. */
+/* WorkNCCL::checkTimeout(std::optional<std::chrono::milliseconds>), as PyTorch 2.11 exports it. In
+ * a library that has no such function all time counts. */
 #define CHECK_TIMEOUT                                                                              \
 	"_ZN4c10d16ProcessGroupNCCL8WorkNCCL12checkTimeoutESt8optionalINSt6chrono8durationIlSt5"   \
 	"ratioILl1ELl1000EEEEE"
@@ -40,6 +41,12 @@ void lien_watchdog_back(void)
 		away += pause.away_ns;
 	__atomic_store_n(&pause.end_ns, now + away, __ATOMIC_RELAXED);
 	__atomic_store_n(&pause.away_ns, away, __ATOMIC_RELEASE);
+}
+
+void lien_watchdog_forked(void)
+{
+	left_ns = 0;
+	memset(&pause, 0, sizeof(pause));
 }
 
 /* std::chrono::steady_clock::now(), which returns nanoseconds */

@@ -7,11 +7,11 @@
  * before.
  *
  * So after a restore the time that the memory was away does not count there: this library exports
- * std::chrono::steady_clock::now(), and tells that one caller an earlier time. Everybody else gets
- * the time. That ends when as much time has passed as the memory was away: a collective that hangs
- * is found at most so much later.
+ * std::chrono::steady_clock::now(), and returns an earlier time to that one caller. This ends when
+ * as much time has passed as the memory was away: the watchdog finds a collective that hangs at
+ * most so much later.
  *
- * Thread-safe; the two functions are the control thread's.
+ * Thread-safe. away() and back() are for the control thread.
  */
 #ifndef LIEN_CONTROL_WATCHDOG_H
 #define LIEN_CONTROL_WATCHDOG_H
@@ -20,5 +20,7 @@
 void lien_watchdog_away(void);
 /* It is back. */
 void lien_watchdog_back(void);
+/* For the child of a fork(), which has its memory. */
+void lien_watchdog_forked(void);
 
 #endif

@@ -29,7 +29,7 @@
 #define RETRY_US    10000
 #define SPARE	    2 /* a connection, and the descriptor of a chunk */
 
-/* Who has connected. The application may close the socket, and reuse its number. */
+/* A connection. The application may close the socket and reuse its number: the inode tells. */
 struct guest {
 	int socket;
 	unsigned answers;

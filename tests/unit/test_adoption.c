@@ -507,7 +507,7 @@ static void test_fabric(void **state)
 	expect_moved(0, PIECE, "fabric");
 }
 
-/* What re-reading finds without types of handles: an import, or not. */
+/* Re-reading finds memory without handle types. It may be an import. */
 static void found_untyped(uint32_t pid, uint64_t handle, uint64_t va)
 {
 	struct lien_prop prop = device_prop(0);
