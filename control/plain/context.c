@@ -86,30 +86,66 @@ LIEN_TRANSLATED void lien_plain_use(CUdevice device)
 		let_reach(device);
 }
 
-/* The driver has made a context, or refused to. */
-LIEN_TRANSLATED static CUresult made(CUresult result, CUdevice device)
+/* --- contexts ---------------------------------------------------------------------------------
+ */
+
+static CUcontext first; /* the one that the process had first */
+static int several;	/* there were others */
+
+int lien_plain_several(void)
 {
-	if (!result)
-		lien_plain_use(device);
-	return result;
+	return __atomic_load_n(&several, __ATOMIC_RELAXED);
+}
+
+/* The driver has made a context, or refused to. */
+LIEN_TRANSLATED static CUresult made(CUresult result, CUdevice device, const CUcontext *context)
+{
+	CUcontext none = NULL;
+
+	if (result)
+		return result;
+	if (!__atomic_compare_exchange_n(
+		    &first, &none, *context, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
+		none != *context)
+		__atomic_store_n(&several, 1, __ATOMIC_RELAXED);
+	lien_plain_use(device);
+	return CUDA_SUCCESS;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_enter(CUcontext context, int *pushed)
+{
+	CUcontext current = NULL;
+
+	LIEN_REAL(cuCtxGetCurrent)(&current);
+	*pushed = current != context;
+	return *pushed ? LIEN_REAL(cuCtxPushCurrent_v2)(context) : CUDA_SUCCESS;
+}
+
+LIEN_TRANSLATED void lien_plain_leave(int pushed)
+{
+	CUcontext context;
+
+	if (pushed)
+		LIEN_REAL(cuCtxPopCurrent_v2)(&context);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v2(
 	CUcontext *context, unsigned int flags, CUdevice device)
 {
-	return made(LIEN_REAL(cuCtxCreate_v2)(context, flags, device), device);
+	return made(LIEN_REAL(cuCtxCreate_v2)(context, flags, device), device, context);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v3(CUcontext *context,
 	CUexecAffinityParam *affinity, int count, unsigned int flags, CUdevice device)
 {
-	return made(LIEN_REAL(cuCtxCreate_v3)(context, affinity, count, flags, device), device);
+	return made(LIEN_REAL(cuCtxCreate_v3)(context, affinity, count, flags, device), device,
+		context);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v4(
 	CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device)
 {
-	return made(LIEN_REAL(cuCtxCreate_v4)(context, params, flags, device), device);
+	return made(LIEN_REAL(cuCtxCreate_v4)(context, params, flags, device), device, context);
 }
 
 /* --- the end of a context --------------------------------------------------------------------- */
@@ -161,7 +197,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRetain(CUcontext *context,
 	if (!result && device >= 0 && device < LIEN_PLAIN_DEVICES)
 		__atomic_store_n(&primary.context[device], *context, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&primary.lock);
-	return made(result, device);
+	return made(result, device, context);
 }
 
 /* With the lock: ends the context if nobody has it any more. */
@@ -262,6 +298,8 @@ LIEN_TRANSLATED CUresult lien_plain_cuCtxDestroy(CUcontext context)
 void lien_plain_context_forked(void)
 {
 	memset(&used, 0, sizeof(used));
+	first = NULL;
+	several = 0;
 	memset(&primary, 0, sizeof(primary));
 	pthread_mutex_init(&primary.lock, NULL);
 }

@@ -80,6 +80,11 @@ CUcontext lien_plain_primary(CUdevice device);
 void lien_plain_use(CUdevice device);
 /* Bits: the devices of which that is so, or was. */
 uint64_t lien_plain_used(void);
+/* Returns whether the process has, or had, more than one context. */
+int lien_plain_several(void);
+/* Makes the context current, until leave(). leave() only after success. */
+CUresult lien_plain_enter(CUcontext context, int *pushed);
+void lien_plain_leave(int pushed);
 void lien_plain_context_forked(void);
 
 /* --- wait.c ----------------------------------------------------------------------------------- */
@@ -91,6 +96,8 @@ CUresult lien_plain_wait(CUcontext context);
 /* Returns whether a capture forbids this thread to allocate, and to free in a stream, which has
  * invalidated that, as the driver's own call does. */
 int lien_plain_refused(CUcontext context);
+/* From now on lien_plain_wait(context) waits for the event, too, which may be another context's. */
+CUresult lien_plain_wait_also(CUcontext context, CUevent event);
 /* Returns what is kept in the context: memory of the driver's own; 0: nothing. */
 CUdeviceptr lien_plain_wait_kept(CUcontext context);
 /* Returns the address to free; if the application frees what the control library keeps, which it
@@ -99,6 +106,11 @@ CUdeviceptr lien_plain_hide(CUdeviceptr ptr);
 /* The context is gone. */
 void lien_plain_wait_forget(CUcontext context);
 void lien_plain_wait_forked(void);
+
+/* --- copies.c --------------------------------------------------------------------------------- */
+
+/* SYNC_MEMOPS is being set for a block. */
+void lien_plain_sync_memops_used(void);
 
 /* --- stream.c --------------------------------------------------------------------------------- */
 

@@ -48,7 +48,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemGetAddressRange_v2(
 	CUresult result;
 	int opened;
 
-	if (!find(ptr, &block, &opened) || (opened && !lien_plain_current()))
+	if ((!base && !size) || !find(ptr, &block, &opened) || (opened && !lien_plain_current()))
 		return LIEN_REAL(cuMemGetAddressRange_v2)(
 			base, size, lien_plain_wait_keeps(ptr) ? 0 : ptr);
 	result = opened ? CUDA_SUCCESS : reach(&block);
@@ -147,28 +147,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuPointerGetAttributes(
 	return CUDA_SUCCESS;
 }
 
-/* CU_CTX_SYNC_MEMOPS: what SYNC_MEMOPS means for one block, for all copies and sets of a context */
-#define CONTEXT_SYNC_MEMOPS 0x80
-
-/* Where there is no such flag (before CUDA 12.1), it fails as for all virtual memory. */
-LIEN_TRANSLATED static CUresult synchronize_copies(CUcontext context)
-{
-	unsigned int flags;
-	CUcontext popped;
-	CUresult result;
-
-	if (!context || !LIEN_REAL(cuCtxGetFlags) || !LIEN_REAL(cuCtxSetFlags) ||
-		LIEN_REAL(cuCtxPushCurrent_v2)(context))
-		return CUDA_ERROR_NOT_SUPPORTED;
-	result = LIEN_REAL(cuCtxGetFlags)(&flags);
-	if (!result && !(flags & CONTEXT_SYNC_MEMOPS))
-		result = LIEN_REAL(cuCtxSetFlags)(flags | CONTEXT_SYNC_MEMOPS);
-	LIEN_REAL(cuCtxPopCurrent_v2)(&popped);
-	return result ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
-}
-
-/* The driver refuses virtual memory when it has checked everything else. The context stays so when
- * the value is cleared or the block freed: that costs time, and changes no result. */
+/* The driver refuses virtual memory when it has checked everything else. */
 LIEN_TRANSLATED CUresult lien_plain_cuPointerSetAttribute(
 	const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
@@ -181,9 +160,8 @@ LIEN_TRANSLATED CUresult lien_plain_cuPointerSetAttribute(
 	if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
 		return CUDA_ERROR_INVALID_VALUE;
 	on = *(const unsigned int *)value != 0;
-	if (on && synchronize_copies(block.key.pool ? lien_plain_pool_context(block.key.device)
-						    : (CUcontext)(uintptr_t)block.key.context))
-		return result;
+	if (on)
+		lien_plain_sync_memops_used();
 	if (opened)
 		lien_plain_set_opened_sync_memops(&block, on);
 	else

@@ -285,16 +285,13 @@ static void put_point(struct stream *stream, struct point *point)
 
 LIEN_TRANSLATED CUresult lien_plain_make_event(CUcontext context, CUevent *event)
 {
-	CUcontext current = NULL;
-	CUresult result;
+	int pushed;
+	CUresult result = lien_plain_enter(context, &pushed);
 
-	LIEN_REAL(cuCtxGetCurrent)(&current);
-	result = current == context ? CUDA_SUCCESS : LIEN_REAL(cuCtxPushCurrent_v2)(context);
 	if (result)
 		return result;
 	result = LIEN_REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
-	if (current != context)
-		LIEN_REAL(cuCtxPopCurrent_v2)(&context);
+	lien_plain_leave(pushed);
 	return result;
 }
 

@@ -10,6 +10,9 @@
  * refuses virtual memory. What is about an event it refuses in the same cases, with the same error
  * and effect, whether or not the event has been recorded (seen, 580.159), and such a question takes
  * 0.1 us.
+ *
+ * For what the context is to wait for besides its own work it gets a stream of the control
+ * library's.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,6 +27,7 @@ struct kept {
 	CUcontext context;
 	CUdeviceptr block; /* 0: none yet */
 	CUevent event;	   /* never recorded; NULL: none yet */
+	CUstream also;	   /* waits for other contexts' events; NULL: none yet */
 };
 
 static struct {
@@ -82,6 +86,20 @@ static CUevent keep_event(CUcontext context, CUevent event)
 	return event;
 }
 
+/* The same of the stream. */
+static CUstream keep_stream(CUcontext context, CUstream stream)
+{
+	struct kept *kept;
+
+	pthread_mutex_lock(&all.lock);
+	kept = kept_or_new(context);
+	if (kept && !kept->also)
+		kept->also = stream;
+	stream = kept ? kept->also : NULL;
+	pthread_mutex_unlock(&all.lock);
+	return stream;
+}
+
 /* These are not in the section of the application's calls: the memory is the control library's. */
 __attribute__((noinline)) static CUresult prepare(CUcontext context)
 {
@@ -112,20 +130,46 @@ LIEN_TRANSLATED CUresult lien_plain_wait_prepare(CUcontext context)
 
 LIEN_TRANSLATED CUresult lien_plain_wait(CUcontext context)
 {
-	CUcontext current = NULL;
-	CUresult result = CUDA_SUCCESS;
+	int pushed;
+	CUresult result = lien_plain_enter(context, &pushed);
 
-	LIEN_REAL(cuCtxGetCurrent)(&current);
-	if (current != context)
-		result = LIEN_REAL(cuCtxPushCurrent_v2)(context);
 	if (result)
 		return result;
 	result = free_one();
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) /* not even that much is left */
 		result = LIEN_REAL(cuCtxSynchronize)();
-	if (current != context)
-		LIEN_REAL(cuCtxPopCurrent_v2)(&context);
+	lien_plain_leave(pushed);
 	return result;
+}
+
+LIEN_TRANSLATED static CUresult make_stream(CUcontext context, CUstream *stream)
+{
+	int pushed;
+	CUresult result = lien_plain_enter(context, &pushed);
+
+	if (result)
+		return result;
+	result = LIEN_REAL(cuStreamCreate)(stream, CU_STREAM_NON_BLOCKING);
+	lien_plain_leave(pushed);
+	return result;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_wait_also(CUcontext context, CUevent event)
+{
+	CUstream stream = keep_stream(context, NULL), made;
+	CUresult result;
+
+	if (!stream) {
+		result = make_stream(context, &made);
+		if (result)
+			return result;
+		stream = keep_stream(context, made);
+		if (stream != made) /* another thread was faster, or there is no memory */
+			LIEN_REAL(cuStreamDestroy_v2)(made);
+		if (!stream)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return LIEN_REAL(cuStreamWaitEvent)(stream, event, 0);
 }
 
 int lien_plain_wait_keeps(CUdeviceptr address)

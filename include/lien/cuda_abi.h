@@ -274,6 +274,42 @@ typedef struct CUDA_MEMCPY2D_st {
 	size_t WidthInBytes, Height;
 } CUDA_MEMCPY2D;
 
+typedef struct CUDA_MEMCPY3D_st {
+	size_t srcXInBytes, srcY, srcZ, srcLOD;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	void *srcArray;
+	void *reserved0;
+	size_t srcPitch, srcHeight;
+	size_t dstXInBytes, dstY, dstZ, dstLOD;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	void *dstArray;
+	void *reserved1;
+	size_t dstPitch, dstHeight;
+	size_t WidthInBytes, Height, Depth;
+} CUDA_MEMCPY3D;
+
+typedef struct CUDA_MEMCPY3D_PEER_st {
+	size_t srcXInBytes, srcY, srcZ, srcLOD;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	void *srcArray;
+	CUcontext srcContext;
+	size_t srcPitch, srcHeight;
+	size_t dstXInBytes, dstY, dstZ, dstLOD;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	void *dstArray;
+	CUcontext dstContext;
+	size_t dstPitch, dstHeight;
+	size_t WidthInBytes, Height, Depth;
+} CUDA_MEMCPY3D_PEER;
+
 /* lien knows only the size of the fields before memOperationType. */
 typedef struct CUarrayMapInfo_st {
 	uint64_t subresource[7];
@@ -407,10 +443,45 @@ CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *rows, CUstream stream);
 CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t bytes);
 CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from,
 	size_t bytes, CUstream stream);
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *boxes);
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *boxes, CUstream stream);
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *boxes);
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *boxes, CUstream stream);
 CUresult cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t count);
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t count, CUstream stream);
 CUresult cuMemsetD32_v2(CUdeviceptr dst, unsigned int value, size_t count);
 CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t count, CUstream stream);
+CUresult cuMemsetD2D8_v2(
+	CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height);
+CUresult cuMemsetD16_v2(CUdeviceptr dst, unsigned short value, size_t count);
+CUresult cuMemsetD2D16_v2(
+	CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height);
+CUresult cuMemsetD2D32_v2(
+	CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height);
+/* The variants of copies and sets for the default stream of the thread. */
+__typeof__(cuMemcpyHtoD_v2) cuMemcpyHtoD_v2_ptds;
+__typeof__(cuMemcpyHtoDAsync_v2) cuMemcpyHtoDAsync_v2_ptsz;
+__typeof__(cuMemcpyDtoH_v2) cuMemcpyDtoH_v2_ptds;
+__typeof__(cuMemcpyDtoHAsync_v2) cuMemcpyDtoHAsync_v2_ptsz;
+__typeof__(cuMemcpyDtoD_v2) cuMemcpyDtoD_v2_ptds;
+__typeof__(cuMemcpyDtoDAsync_v2) cuMemcpyDtoDAsync_v2_ptsz;
+__typeof__(cuMemcpy) cuMemcpy_ptds;
+__typeof__(cuMemcpyAsync) cuMemcpyAsync_ptsz;
+__typeof__(cuMemcpyPeer) cuMemcpyPeer_ptds;
+__typeof__(cuMemcpyPeerAsync) cuMemcpyPeerAsync_ptsz;
+__typeof__(cuMemcpy2D_v2) cuMemcpy2D_v2_ptds;
+__typeof__(cuMemcpy2DAsync_v2) cuMemcpy2DAsync_v2_ptsz;
+__typeof__(cuMemcpy2DUnaligned_v2) cuMemcpy2DUnaligned_v2_ptds;
+__typeof__(cuMemcpy3D_v2) cuMemcpy3D_v2_ptds;
+__typeof__(cuMemcpy3DAsync_v2) cuMemcpy3DAsync_v2_ptsz;
+__typeof__(cuMemcpy3DPeer) cuMemcpy3DPeer_ptds;
+__typeof__(cuMemcpy3DPeerAsync) cuMemcpy3DPeerAsync_ptsz;
+__typeof__(cuMemsetD8_v2) cuMemsetD8_v2_ptds;
+__typeof__(cuMemsetD2D8_v2) cuMemsetD2D8_v2_ptds;
+__typeof__(cuMemsetD16_v2) cuMemsetD16_v2_ptds;
+__typeof__(cuMemsetD2D16_v2) cuMemsetD2D16_v2_ptds;
+__typeof__(cuMemsetD32_v2) cuMemsetD32_v2_ptds;
+__typeof__(cuMemsetD2D32_v2) cuMemsetD2D32_v2_ptds;
 
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
 	CUmemAllocationGranularity_flags option);

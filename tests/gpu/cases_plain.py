@@ -194,6 +194,19 @@ def two_devices(context) -> dict:
     return {"calls": len(theirs[0]), "differ": differ}
 
 
+def copies_of_others(context) -> dict:
+    """Memory is freed while another context copies it; copies of memory with SYNC_MEMOPS."""
+    if context.machine["gpus"] < 2:
+        return {"skipped": "one GPU"}
+    with context.session("copies_of_others") as session:
+        lien = session.lien
+        argv = [sys.executable, HERE.parent / "lien_shared" / "copies_of_others.py", "1"]
+        native, ours = (run_command([*before, *argv], 60, lien.environment).json()
+                        for before in ([], [lien.binary, "run", "--"]))
+    require(ours == native, f"natively {native}, under lien {ours}")
+    return {"copies": native}
+
+
 def calls(lien, what: str, *options) -> dict:
     outcome = run_command([lien.binary, "run", *options, "--", sys.executable, HERE / "plain_calls.py",
                            what], 120, lien.environment)
@@ -353,6 +366,7 @@ def frameworks(context) -> dict:
 CASES = {
     "all_memory": (all_memory, 500),
     "as_fast": (as_fast, 200),
+    "copies_of_others": (copies_of_others, 120),
     "default_turns": (default_turns, 240),
     "frameworks": (frameworks, 400),
     "ipc_tensors": (ipc_tensors, 120),

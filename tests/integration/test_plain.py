@@ -3,6 +3,7 @@
 """Plain memory (cuMemAlloc, cuMemAllocAsync) of processes under `lien run`: it can be moved, and behaves
 as the driver's own."""
 
+import json
 import os
 import random
 import subprocess
@@ -17,7 +18,7 @@ from plain import (CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, DESTROYED, INVALID_
 # CU_MEMPOOL_ATTR_*
 INTERNAL_DEPENDENCIES, THRESHOLD, RESERVED_HIGH, USED_HIGH = 3, 4, 6, 8
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)  # CU_STREAM_CAPTURE_MODE_*
-SYNC_MEMOPS, CTX_SYNC_MEMOPS = 6, 0x80
+SYNC_MEMOPS = 6
 CONTEXT, BUFFER_ID, ORDINAL, IPC_CAPABLE, START, SIZE, MAPPED, HANDLE_TYPES = 1, 7, 9, 10, 11, 12, 13, 14
 
 
@@ -61,24 +62,35 @@ def test_alloc_ask_free():
 
 @case()
 def test_copies_that_always_synchronize():
-    """What SYNC_MEMOPS asks for one block holds in the block's whole context."""
     with plain_session() as session:
         job = Plain(session)
         one, two = job("alloc", MIB), job("alloc", MIB)
         other = job("create", 0)
         job("sync-memops", one + 5, 7)
         equal([job("attribute", block, SYNC_MEMOPS) for block in (one, two)], [1, 0], "of one block")
-        equal(job("flags"), 0, "the current context's flags")
         job("current", job.context)
-        equal(job("flags"), CTX_SYNC_MEMOPS, "flags of the block's context")
+        job("put", one, MIB, 3)
+        job.holds(one, MIB, 3)
         job("sync-memops", one, 0)
         equal(job("attribute", one, SYNC_MEMOPS), 0, "cleared")
+        equal(job("flags"), 0, "flags of the context")
         job("sync-memops", two, 1)
         for block in (one, two):
             job("free", block)
         equal(job("attribute", job("alloc", MIB), SYNC_MEMOPS), 0, "of the next block there")
         job("destroy", other)
         job.end()
+
+
+@case()
+def test_copies_of_other_contexts():
+    """A free waits for them. What the software driver does at once is compared on GPUs alone."""
+    names = "HtoD", "DtoH", "any, from the host", "DtoD, from it", "any, to it"
+    argv = [sys.executable, os.path.join(ROOT, "tests/lien_shared/copies_of_others.py"), "1", *names]
+    with plain_session() as session:
+        native, ours = (json.loads(session.spawn([*before, *argv]).line()) for before in ([], [LIEN, "run", "--"]))
+        equal(ours, native, "freed while another context copies")
+        equal(set(map(tuple, native.values())), {(True, 0, True)}, "the software driver waits, and copies")
 
 
 @case()

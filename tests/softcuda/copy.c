@@ -172,6 +172,22 @@ static bool wait_turn(const struct soft_copy *copy, CUcontext context, CUstream 
 	return false;
 }
 
+/* Other contexts' memory: cuMemFree() waits for the copy (seen, 580.159). */
+static CUresult owner_waits(uintptr_t address, CUcontext context, CUstream stream)
+{
+	struct soft_mapping *mapping;
+	CUcontext owner;
+
+	pthread_rwlock_rdlock(&soft.lock);
+	mapping = soft_mapping_find(address);
+	owner = mapping && (mapping->kind == SOFT_PLAIN || mapping->kind == SOFT_PITCH ||
+				   mapping->kind == SOFT_IPC)
+			? mapping->context
+			: NULL;
+	pthread_rwlock_unlock(&soft.lock);
+	return owner && owner != context ? soft_work_also(owner, stream, context) : CUDA_SUCCESS;
+}
+
 static CUresult copy_async(const struct soft_copy *copy, CUstream stream)
 {
 	bool execute = true, waits;
@@ -185,8 +201,11 @@ static CUresult copy_async(const struct soft_copy *copy, CUstream stream)
 	waits = wait_turn(copy, context, stream);
 	if (!waits)
 		return soft_copy_now(copy, context->device, true);
-	return later_add(
+	result = later_add(
 		&(struct later){.copy = *copy, .device = context->device}, context, stream);
+	if (!result)
+		result = owner_waits(copy->dst, context, stream);
+	return result ? result : owner_waits(copy->src, context, stream);
 }
 
 #define COPY(d, ds, s, ss, n) (&(struct soft_copy){(uintptr_t)(d), (uintptr_t)(s), ds, ss, n})

@@ -30,23 +30,8 @@ struct symbol {
 
 /* The variants have the arguments of the functions that they are variants of. */
 #define VARIANT(f, variant) __typeof__(f) variant
-VARIANT(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds);
-VARIANT(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds);
-VARIANT(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds);
-VARIANT(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz);
-VARIANT(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz);
-VARIANT(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz);
-VARIANT(cuMemcpy, cuMemcpy_ptds);
-VARIANT(cuMemcpyAsync, cuMemcpyAsync_ptsz);
-VARIANT(cuMemsetD8_v2, cuMemsetD8_v2_ptds);
-VARIANT(cuMemsetD32_v2, cuMemsetD32_v2_ptds);
 VARIANT(cuMemsetD8Async, cuMemsetD8Async_ptsz);
 VARIANT(cuMemsetD32Async, cuMemsetD32Async_ptsz);
-VARIANT(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds);
-VARIANT(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds);
-VARIANT(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz);
-VARIANT(cuMemcpyPeer, cuMemcpyPeer_ptds);
-VARIANT(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz);
 VARIANT(cuStreamSynchronize, cuStreamSynchronize_ptsz);
 VARIANT(cuStreamGetCtx, cuStreamGetCtx_ptsz);
 VARIANT(cuStreamQuery, cuStreamQuery_ptsz);

@@ -438,6 +438,8 @@ void soft_work_wait_all(CUcontext context);
 /* The same, and meanwhile no thread puts work into a stream of the context. */
 void soft_work_wait_barred(CUcontext context);
 void soft_work_stream_gone(CUstream stream);
+/* The owner has all that is in the stream to wait for as its own work. */
+CUresult soft_work_also(CUcontext owner, CUstream stream, CUcontext context);
 /* Events: the place behind all work so far; whether it is still to be reached; other streams. */
 CUresult soft_work_mark(CUstream handle, CUcontext context, struct soft_mark *mark);
 bool soft_work_marked(const struct soft_mark *mark);

@@ -360,6 +360,37 @@ void soft_work_stream_gone(CUstream stream)
 	pthread_mutex_unlock(&lock);
 }
 
+/* Not a stream's handle: what a context waits for although another one does it. */
+#define OTHERS ((CUstream)3)
+
+static struct soft_queue *queue_of_others(CUcontext context)
+{
+	struct soft_queue *queue;
+
+	LIST_FOREACH (queue, &queues, entry)
+		if (queue->stream == OTHERS && queue->context == context)
+			return queue;
+	queue = queue_make(NULL, context);
+	if (queue)
+		queue->stream = OTHERS;
+	return queue;
+}
+
+CUresult soft_work_also(CUcontext owner, CUstream handle, CUcontext context)
+{
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+	struct soft_queue *queue, *others;
+
+	pthread_mutex_lock(&lock);
+	queue = queue_find(handle, context);
+	others = queue_of_others(owner);
+	if (queue && others && append_order(others, queue->number, newest))
+		result = CUDA_SUCCESS;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
 struct host_function {
 	CUhostFn function;
 	void *data;

@@ -51,11 +51,11 @@ static unsigned int count_values(void)
 {
 	unsigned int count = 0;
 
-	/* CUDA_MEMCPY2D is a type. */
+	/* CUDA_MEMCPY2D and the like are types. */
 	for (unsigned int i = 0; i < our_count; i++)
 		count += (!strncmp(our_facts[i].name, "CU_", 3) ||
 				 !strncmp(our_facts[i].name, "CUDA_", 5)) &&
-			 strncmp(our_facts[i].name, "CUDA_MEMCPY2D", 13);
+			 strncmp(our_facts[i].name, "CUDA_MEMCPY", 11);
 	return count;
 }
 
