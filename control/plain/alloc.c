@@ -26,10 +26,13 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes
 {
 	struct lien_plain_place place;
 
-	if (ptr && bytes && place_for(&place, CALLER) &&
-		(!lien_plain_take(&place, bytes, ptr) ||
-			(lien_plain_reap() && !lien_plain_take(&place, bytes, ptr))))
-		return CUDA_SUCCESS;
+	if (ptr && bytes && place_for(&place, CALLER)) {
+		if (!lien_plain_take(&place, bytes, ptr))
+			return CUDA_SUCCESS;
+		lien_plain_reap();
+		if (!lien_plain_take(&place, bytes, ptr))
+			return CUDA_SUCCESS;
+	}
 	return LIEN_REAL(cuMemAlloc_v2)(ptr, bytes);
 }
 

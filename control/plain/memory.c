@@ -3,12 +3,14 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 #include "control/tag/tag.h"
 
 static struct {
 	pthread_mutex_t lock;
 	struct lien_heap heap;
+	unsigned trims; /* threads that free a chunk that the heap has forgotten */
 } plain = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static int enabled;
@@ -298,14 +300,29 @@ int lien_plain_any_parked(void)
 	return __atomic_load_n(&plain.heap.parked, __ATOMIC_RELAXED) != 0;
 }
 
-int lien_plain_trim(uint64_t pool, struct lien_heap_range *chunk)
+LIEN_TRANSLATED uint64_t lien_plain_trim(uint64_t pool)
 {
+	struct lien_heap_range chunk = {0};
 	int found;
 
 	pthread_mutex_lock(&plain.lock);
-	found = lien_heap_trim(&plain.heap, pool, chunk);
+	found = lien_heap_trim(&plain.heap, pool, &chunk);
+	if (found)
+		__atomic_fetch_add(&plain.trims, 1, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&plain.lock);
-	return found;
+	if (!found)
+		return 0;
+	lien_plain_unmap(chunk);
+	__atomic_fetch_sub(&plain.trims, 1, __ATOMIC_RELEASE);
+	return chunk.bytes;
+}
+
+void lien_plain_trims_end(void)
+{
+	const struct timespec moment = {.tv_nsec = 20000};
+
+	while (__atomic_load_n(&plain.trims, __ATOMIC_ACQUIRE))
+		nanosleep(&moment, NULL);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_give(const struct lien_heap_block *block)
@@ -368,4 +385,5 @@ void lien_plain_memory_forked(void)
 {
 	pthread_mutex_init(&plain.lock, NULL);
 	memset(&plain.heap, 0, sizeof(plain.heap)); /* another thread may have been changing it */
+	plain.trims = 0;
 }

@@ -41,8 +41,10 @@ void lien_plain_unlock(void);
 /* See lien_heap_park(). With the lock. */
 int lien_plain_park(const struct lien_heap_block *block, struct lien_heap_order *order);
 int lien_plain_any_parked(void);
-/* See lien_heap_trim(). The caller unmaps the chunk. */
-int lien_plain_trim(uint64_t pool, struct lien_heap_range *chunk);
+/* Frees a chunk that lien_heap_trim() finds. Returns its bytes; 0: there was none. */
+uint64_t lien_plain_trim(uint64_t pool);
+/* Waits until other threads have freed what they are about to. */
+void lien_plain_trims_end(void);
 /* Takes back a block that nothing uses any more. */
 CUresult lien_plain_give(const struct lien_heap_block *block);
 
@@ -117,8 +119,8 @@ void lien_plain_sync_memops_used(void);
 /* Looks how far the streams of the current context have come; with `wait`, waits for them. */
 void lien_plain_look(int wait);
 /* For when memory is short: waits for the streams of the current context, and frees all chunks that
- * nobody has memory in. Returns whether there were any. */
-int lien_plain_reap(void);
+ * nobody has memory in. */
+void lien_plain_reap(void);
 /* Makes an event in the context, which need not be current. */
 CUresult lien_plain_make_event(CUcontext context, CUevent *event);
 /* The context is gone, with its streams and events. */
@@ -140,8 +142,8 @@ int lien_plain_is_pool(uint64_t key);
 /* Adds to the bytes of a pool that are in use, and to those of its chunks. Ignores other keys. */
 void lien_plain_account(uint64_t key, int64_t used, int64_t reserved);
 /* Frees chunks of pools that nobody has memory in, and of memory of no pool; `all`: not only what
- * the pools' thresholds do not let them keep. Returns whether there were any. */
-int lien_plain_release_chunks(int all);
+ * the pools' thresholds do not let them keep. */
+void lien_plain_release_chunks(int all);
 /* Frees chunks that the pools do not keep. Call it when somebody has synchronized. */
 void lien_plain_synchronized(void);
 /* Forgets what the default pool of the device has. */

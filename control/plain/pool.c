@@ -193,37 +193,29 @@ void lien_plain_pool_drop(CUdevice device)
  */
 
 /* Frees chunks of the pool until it has no more than that. */
-LIEN_TRANSLATED static int trim(struct pool *pool, uint64_t keep)
+LIEN_TRANSLATED static void trim(struct pool *pool, uint64_t keep)
 {
-	struct lien_heap_range chunk;
-	int any = 0;
+	uint64_t bytes;
 
-	while (pool->reserved > keep && lien_plain_trim((uintptr_t)pool->pool, &chunk)) {
-		lien_plain_unmap(chunk);
-		lien_plain_account((uintptr_t)pool->pool, 0, -(int64_t)chunk.bytes);
-		any = 1;
-	}
-	return any;
+	while (pool->reserved > keep && (bytes = lien_plain_trim((uintptr_t)pool->pool)))
+		lien_plain_account((uintptr_t)pool->pool, 0, -(int64_t)bytes);
 }
 
-LIEN_TRANSLATED int lien_plain_release_chunks(int all)
+LIEN_TRANSLATED void lien_plain_release_chunks(int all)
 {
-	struct lien_heap_range chunk;
 	uint64_t keep;
 	unsigned i;
-	int any = 0;
 
-	for (; lien_plain_trim(0, &chunk); any = 1)
-		lien_plain_unmap(chunk);
+	while (lien_plain_trim(0))
+		;
 	for (i = 0; i < LIEN_PLAIN_DEVICES; i++) {
 		keep = 0;
 		if (!pools.list[i].reserved ||
 			(!all && LIEN_REAL(cuMemPoolGetAttribute)(pools.list[i].pool,
 					 CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep)))
 			continue;
-		any |= trim(&pools.list[i], keep);
+		trim(&pools.list[i], keep);
 	}
-	return any;
 }
 
 static int any_reserved(void)

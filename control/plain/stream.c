@@ -251,10 +251,11 @@ LIEN_TRANSLATED void lien_plain_look(int wait)
 		look_at_all(lien_plain_current(), wait);
 }
 
-LIEN_TRANSLATED int lien_plain_reap(void)
+LIEN_TRANSLATED void lien_plain_reap(void)
 {
 	lien_plain_look(1);
-	return lien_plain_release_chunks(1);
+	lien_plain_release_chunks(1);
+	lien_plain_trims_end();
 }
 
 /* --- freeing ---------------------------------------------------------------------------------- */
@@ -472,9 +473,11 @@ LIEN_TRANSLATED static int alloc_async(
 	found = reuse(&place, bytes, own, context, handle, ptr);
 	if (own)
 		let_go(own);
-	if (!found && lien_plain_take(&place, bytes, ptr) &&
-		(!lien_plain_reap() || lien_plain_take(&place, bytes, ptr)))
-		return 0;
+	if (!found && lien_plain_take(&place, bytes, ptr)) {
+		lien_plain_reap();
+		if (lien_plain_take(&place, bytes, ptr))
+			return 0;
+	}
 	lien_plain_account(place.key.context, bytes, 0);
 	return 1;
 }
