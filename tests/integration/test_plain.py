@@ -532,6 +532,8 @@ def test_sanitizers():
                     continue  # no such compiler, or it lacks that library
                 job = session.spawn([LIEN, "run", "--", path], MSAN_OPTIONS="halt_on_error=0")
                 equal(job.line(), "ready", "%s %s: %s" % (compiler, kind, job.said()))
+                wait_for("its control library is seen", lambda pid=job.pid: (session.process(pid) or {}).get(
+                    "control") in ("loaded", "ready"))  # the next call starts its thread, if none has yet
                 equal(job.ask("look"), "0", "wrong bytes")
                 session.ready(job.pid)
                 moved = session.ask("offload", "--owner", "all", "--pid", job.pid)
