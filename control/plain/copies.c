@@ -28,6 +28,18 @@ static int find(CUdeviceptr address, struct lien_heap_block *block)
 	return lien_plain_find(address, block) || lien_plain_find_opened(address, block);
 }
 
+/* Has no effect on captures, unless the stream is being captured. */
+LIEN_TRANSLATED static CUresult synchronize(CUstream stream)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	CUresult result;
+
+	LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	result = LIEN_REAL(cuStreamSynchronize)(stream);
+	LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	return result;
+}
+
 /* Returns the context of the memory if it is ours and another one's. Memory of a pool has none. */
 static CUcontext owner_of(CUdeviceptr address, CUcontext context)
 {
@@ -71,6 +83,7 @@ LIEN_TRANSLATED static void let_owners_wait(CUdeviceptr to, CUdeviceptr from, CU
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	CUcontext context, one, two;
+	CUresult failed;
 
 	if (LIEN_REAL(cuStreamGetCtx)(
 		    stream == CU_STREAM_LEGACY ? CU_STREAM_PER_THREAD : stream, &context))
@@ -80,9 +93,10 @@ LIEN_TRANSLATED static void let_owners_wait(CUdeviceptr to, CUdeviceptr from, CU
 	if ((!one && !two) || is_capturing(stream))
 		return;
 	LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-	if (follow(context, stream, one, two == one ? NULL : two))
-		LIEN_REAL(cuStreamSynchronize)(stream);
+	failed = follow(context, stream, one, two == one ? NULL : two);
 	LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	if (failed)
+		synchronize(stream);
 }
 
 /* Most processes have one context and set no attributes, and copy often. */
@@ -107,7 +121,7 @@ LIEN_TRANSLATED static CUresult copied_now(
 {
 	if (!result && __atomic_load_n(&any_sync_memops, __ATOMIC_RELAXED) &&
 		(has_sync_memops(to) || has_sync_memops(from)))
-		return LIEN_REAL(cuStreamSynchronize)(stream);
+		return synchronize(stream);
 	return copied(result, to, from, stream);
 }
 

@@ -241,7 +241,8 @@ static void set_later(void)
 	struct block *block;
 	size_t offset, bytes;
 
-	if (!span_of_current(&block, &offset, &bytes))
+	if (!span_of_current(&block, &offset, &bytes) ||
+		(stream.number && stream.context != current()))
 		return;
 	LOOK_UP(call, cuMemsetD8Async, "cuMemsetD8Async_ptsz");
 	say("(a%u+%zu, %u, %zu, %s)", block->number, offset, value, bytes, stream_name(&stream));
