@@ -166,7 +166,7 @@ demo: all
 gpu-check: all
 	$(Q)$(PYTHON) tests/gpu/gpu_check.py --lien $(LIEN)
 
-$(COMPLETIONS): $(BUILD)/completion.%: $(LIEN)
+$(COMPLETIONS): $(BUILD)/completion.%: $(LIEN) $(REPLAY)
 	$(Q)$(LIEN) completion $* >$@
 
 # --- the rest ------------------------------------------------------------------------------------
@@ -182,6 +182,7 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/lib/lien/torch_memory_saver
 	ln -sf ../liblien-control.so $(DESTDIR)$(PREFIX)/lib/lien/torch_memory_saver/liblien-control.so
 	install -D -m 755 $(REPLAY_SOFTNCCL) $(DESTDIR)$(PREFIX)/lib/lien/replay/libnccl.so.2
+	install -D -m 755 $(SOFTCUDA) $(DESTDIR)$(PREFIX)/lib/lien/softcuda/libcuda.so.1
 	install -D -m 644 docs/lien.1 $(DESTDIR)$(PREFIX)/share/man/man1/lien.1
 	install -D -m 644 $(BUILD)/completion.bash $(DESTDIR)$(PREFIX)/$(BASH_COMPLETION)
 	install -D -m 644 $(BUILD)/completion.zsh $(DESTDIR)$(PREFIX)/$(ZSH_COMPLETION)

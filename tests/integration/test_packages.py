@@ -216,6 +216,7 @@ def test_what_is_in_them():
                               "usr/share/fish/vendor_completions.d/lien.fish": "lien",
                               "usr/lib/systemd/system/lien-agent.service": "lien",
                               "usr/lib/lien/liblien-control.so": "lien-control",
+                              "usr/lib/lien/softcuda/libcuda.so.1": "lien",
                               "usr/lib/python3/dist-packages/lien/__init__.py": "lien-control",
                               "usr/include/lien/client.h": "liblien-dev", "usr/lib/liblien.a": "liblien-dev",
                               "usr/lib/pkgconfig/lien.pc": "liblien-dev"}.items():

@@ -13,7 +13,7 @@ SOFTCUDA_OBJ := $(patsubst $(SOFTCUDA_DIR)/%.c,$(BUILD)/obj/softcuda/%.o,$(SOFTC
 # else: identical functions are not folded into one, none becomes a jump from another.
 SOFTCUDA_CFLAGS := -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -pthread \
 	-fvisibility=hidden -fno-optimize-sibling-calls -fno-semantic-interposition \
-	-I$(SOFTCUDA_ROOT)/include
+	-I$(SOFTCUDA_ROOT)/include -include $(SOFTCUDA_ROOT)/tools/glibc_floor.h
 SOFTCUDA_CFLAGS += $(shell $(CC) -Werror -fno-ipa-icf -E -x c /dev/null >/dev/null 2>&1 && \
 	echo -fno-ipa-icf)
 

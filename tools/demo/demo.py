@@ -6,11 +6,14 @@ With two GPUs and PyTorch the job is a real one (tests/gpu/job.py). Else it is t
 replayed on the software CUDA driver by processes whose driver calls real eBPF sees; the agent, the
 control library and every byte moved are real then too. Ends with a line `demo: ok: ...`, or with
 `demo: failed: ...` and exit status 1.
+
+Lines that begin with `$` can be pasted into a shell, as root, in the repository's top folder; pids and
+addresses are those of this run.
 """
 import argparse
-import ctypes
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -23,10 +26,9 @@ sys.path.insert(0, str(ROOT / "tests/gpu"))
 sys.dont_write_bytecode = True
 
 import harness  # noqa: E402
-from harness import Failure, Late, Session, deadline, end, spawn, wait_for  # noqa: E402
+from harness import Failure, Late, Session, deadline, spawn, wait_for  # noqa: E402
 
 RECORDING = ROOT / "tests/data/pytorch-nccl-2ranks.lien"
-MNT_DETACH = 2
 LINES_SHOWN = 24  # of the output of one command
 
 
@@ -34,9 +36,18 @@ def say(text: str = "") -> None:
     print(text, flush=True)
 
 
+def shown(path: Path) -> str:
+    return os.path.relpath(path, ROOT) if path.is_relative_to(ROOT) else str(path)
+
+
+def typed(lien, *arguments) -> str:
+    """A command as it is to be pasted."""
+    return shlex.join([shown(Path(lien.binary).resolve()), *map(str, arguments)])
+
+
 def show(lien, *arguments, timeout: float = 60) -> harness.Outcome:
     """Runs a `lien` command as a person would, and shows both."""
-    say(f"\n$ lien {' '.join(map(str, arguments))}")
+    say(f"\n$ {typed(lien, *arguments)}")
     outcome = lien.command(*arguments, timeout=timeout)
     lines = [line for line in outcome.err.splitlines() + outcome.out.splitlines() if line.strip()]
     for line in lines[:LINES_SHOWN]:
@@ -44,7 +55,7 @@ def show(lien, *arguments, timeout: float = 60) -> harness.Outcome:
     if len(lines) > LINES_SHOWN:
         say(f"... {len(lines) - LINES_SHOWN} more lines")
     if outcome.code:
-        raise Failure(f"`lien {' '.join(map(str, arguments))}` ended with {outcome.code}")
+        raise Failure(f"`{typed(lien, *arguments)}` ended with {outcome.code}")
     return outcome
 
 
@@ -52,7 +63,7 @@ class RealJob:
     """Two ranks of tests/gpu/job.py."""
 
     def __init__(self, session: Session):
-        say("$ lien run -- python3 tests/gpu/job.py        # one for each GPU: 4 communicators")
+        say(f"# two ranks of tests/gpu/job.py, each started by `{typed(session.lien, 'run', '--')}`")
         self.job = session.job()
         answers = self.job.ask("setup 4", 120)
         say(f"{len(answers)} ranks, {answers[0]['communicators']} communicators, "
@@ -73,13 +84,15 @@ class RealJob:
 
 
 class Replay:
-    """`lien replay FILE --hold`: lines in, lines out."""
+    """`lien replay --software --hold FILE`: lines in, lines out."""
 
     def __init__(self, session: Session, recording: Path):
-        say(f"$ lien replay --hold {shown(recording)}        # on the software driver")
+        arguments = ["replay", "--software", "--hold", shown(recording)]
+        say("\n# in a second terminal, since it takes commands:")
+        say(f"$ {typed(session.lien, *arguments)}")
         self.lines: list[str] = []
         self.log = session.logs / "replay.log"
-        argv = [session.lien.binary, "replay", "--hold", recording]
+        argv = [session.lien.binary, *arguments[:-1], recording]
         with open(self.log, "ab") as log:
             self.process = spawn(argv, env=session.lien.environment, stdin=subprocess.PIPE,
                                  stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1)
@@ -119,7 +132,7 @@ class Replay:
     def verify(self, _lien) -> str:
         self.send("verify")
         line = self.expect("verify: ok", 60)
-        say(f"\n# every byte of every mapping, in every process:\n{line}")
+        say(f"\n# `verify` in the second terminal: every byte of every mapping, in every process\n{line}")
         count = re.search(r"(\d+) mappings", line)
         return f"{count[1] if count else '?'} mappings verified"
 
@@ -131,10 +144,6 @@ class Replay:
             raise Late("replay has not ended 30 s after quit") from None
         if code:
             raise Failure(f"replay ended with {code}")
-
-
-def shown(path: Path) -> str:
-    return os.path.relpath(path, ROOT) if path.is_relative_to(ROOT) else str(path)
 
 
 def shared_buffer(graph: dict) -> tuple[int, str]:
@@ -190,26 +199,6 @@ def tour(session: Session, job) -> str:
             f"restore {back['ms']:.1f} ms, {verified}")
 
 
-def unmount_below(directory: Path) -> None:
-    """The software driver's devices are tmpfs mounts, left to whoever made the directory."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    points = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split()[4])
-        if point.startswith(f"{directory}/"):
-            points.append(point)
-    for point in sorted(points, reverse=True):
-        if libc.umount2(point.encode(), MNT_DETACH):
-            say(f"demo: cannot unmount {point}: {os.strerror(ctypes.get_errno())}")
-
-
-def soft_environment(library_dir: Path, directory: Path) -> dict:
-    path = [str(library_dir), str(library_dir.parent / "replay"),
-            os.environ.get("LD_LIBRARY_PATH", "")]
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join(p for p in path if p),
-            "LIEN_SOFTCUDA_DIR": str(directory), "LIEN_SOFTCUDA_DEVICES": "2"}
-
-
 def run_real(options, machine: dict) -> str:
     say(f"# two ranks on real GPUs: PyTorch {machine['torch']}, NCCL {machine['nccl']}, CUDA "
         f"{machine['cuda']}")
@@ -221,30 +210,15 @@ def run_real(options, machine: dict) -> str:
 def run_soft(options, reason: str) -> str:
     say(f"# {reason}: a recording of two PyTorch + NCCL ranks, replayed on the software CUDA "
         "driver")
-    if not (options.softcuda / "libcuda.so.1").exists():
-        raise Failure(f"{options.softcuda}/libcuda.so.1 is not there: run make first")
     if not options.recording.exists():
         raise Failure(f"{options.recording} is not there")
-    session = Session(options.lien, options.logs, "demo")
-    devices = session.temporary / "devices"
-    devices.mkdir()
-    session.lien.environment.update(soft_environment(options.softcuda.resolve(), devices))
-    session.lien.environment.pop("CUDA_VISIBLE_DEVICES", None)
-    try:
-        with session:
-            try:
-                start(session)
-                return tour(session, Replay(session, options.recording.resolve()))
-            finally:
-                session.close()
-                unmount_below(devices)
-    finally:
-        for process in session.processes:
-            end(process)
+    with Session(options.lien, options.logs, "demo") as session:
+        start(session)
+        return tour(session, Replay(session, options.recording.resolve()))
 
 
 def start(session: Session) -> None:
-    say("\n$ lien agent &")
+    say(f"\n$ {typed(session.lien, 'agent')} &")
     ms = session.lien.start_agent()
     say(f"# eBPF probes in place and the socket answering after {ms:.0f} ms")
 
@@ -258,8 +232,6 @@ def choose(options) -> tuple[dict | None, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="lien from end to end, in under a minute")
     parser.add_argument("--lien", type=Path, default=ROOT / "build/lien")
-    parser.add_argument("--softcuda", type=Path, default=ROOT / "build/softcuda",
-                        help="the directory of the software driver's libcuda.so.1")
     parser.add_argument("--recording", type=Path, default=RECORDING)
     parser.add_argument("--soft", action="store_true", help="the recording, even where GPUs are")
     parser.add_argument("--logs", type=Path, help="keep the logs in this directory")

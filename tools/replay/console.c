@@ -108,7 +108,7 @@ static int obey(struct lien_job *job, char *line, FILE *out, struct lien_job_tot
 		return err;
 	}
 	lien_complain("lien replay",
-		"unknown command '%s': the commands are verify, change SEED, free, quit", name);
+		"unknown command '%s': the commands are " LIEN_CONSOLE_COMMANDS, name);
 	job->failed = true;
 	return 0;
 }

@@ -5,6 +5,8 @@
 
 #include "tools/replay/job.h"
 
+#define LIEN_CONSOLE_COMMANDS "verify, change SEED, free, quit"
+
 /*
  * Reads commands from fd until quit or the end of input, and answers each with a line on out.
  * Returns 0, or -errno when the job cannot continue; mismatches only set job->failed. *last: totals

@@ -125,8 +125,21 @@ static void note_mismatch(struct lien_replay_checked *checked,
 	memcpy(&checked->found, found, least(sizeof(checked->found), mapping->bytes - offset));
 }
 
-/* Compares [from, to) of the mapping, relative to its beginning. Returns 1: a mismatch,
- * recorded. */
+/* As while it is offloaded: the caller may restore it and verify again. */
+static void note_unreadable(struct lien_replay_checked *checked,
+	const struct lien_replay_mapping *mapping, uint64_t actual, uint64_t offset,
+	CUresult result)
+{
+	if (checked->failed++)
+		return;
+	checked->va = mapping->va;
+	checked->actual = actual;
+	checked->offset = offset;
+	checked->result = result;
+}
+
+/* Compares [from, to) of the mapping, relative to its beginning. Returns 1: a mismatch or memory
+ * that cannot be read, recorded. */
 static int compare(struct lien_replay_worker *w, const struct lien_replay_mapping *mapping,
 	uint64_t from, uint64_t to, uint64_t change, struct lien_replay_checked *checked)
 {
@@ -144,11 +157,10 @@ static int compare(struct lien_replay_worker *w, const struct lien_replay_mappin
 			memcpy(w->buffer, (void *)(actual + from), n);
 		else
 			result = lien_replay_driver.cuMemcpyDtoH_v2(w->buffer, actual + from, n);
-		if (result != CUDA_SUCCESS)
-			return lien_replay_wrong(w,
-				"verify: cuMemcpyDtoH_v2 of %" PRIu64 " bytes from 0x%" PRIx64
-				": %s",
-				n, actual + from, lien_replay_error_name(result));
+		if (result != CUDA_SUCCESS) {
+			note_unreadable(checked, mapping, actual, from, result);
+			return 1;
+		}
 		checked->bytes += n;
 		good = lien_replay_pattern_check(w->buffer, pattern, mapping->offset + from, n);
 		if (good < n) {

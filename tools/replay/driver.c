@@ -58,8 +58,7 @@ const char *lien_replay_driver_load(void)
 	return fill("libcuda.so.1", driver_symbols, &lien_replay_driver);
 }
 
-/* Looks next to this program, as built, or in ../lib/lien, as installed. */
-static bool find_beside(const char *file, char *path, size_t room)
+bool lien_replay_find(const char *file, char *path, size_t room)
 {
 	static const char *const places[] = {"%s/%s", "%s/../lib/lien/%s"};
 	char self[PATH_MAX], *folder;
@@ -84,7 +83,7 @@ bool lien_replay_nccl_load(void)
 	char beside[PATH_MAX];
 
 	if (!path || !*path) {
-		if (!find_beside("replay/libnccl.so.2", beside, sizeof(beside)))
+		if (!lien_replay_find("replay/libnccl.so.2", beside, sizeof(beside)))
 			return false;
 		path = beside;
 	}

@@ -79,6 +79,9 @@ const char *lien_replay_driver_load(void);
  */
 bool lien_replay_nccl_load(void);
 
+/* Finds a file next to the program, as built, or in ../lib/lien, as installed. */
+bool lien_replay_find(const char *file, char *path, size_t room);
+
 /* Returns "CUDA_ERROR_...", or the number of an error that the driver does not know. Valid until
  * the next call. */
 const char *lien_replay_error_name(CUresult result);

@@ -253,6 +253,24 @@ int lien_job_tell(struct lien_job *job, const struct lien_replay_message *messag
 	return lien_job_wait(job);
 }
 
+static void report_mismatch(const struct lien_job_worker *worker, FILE *out)
+{
+	const struct lien_replay_checked *checked = &worker->checked;
+
+	fprintf(out,
+		"verify: recorded pid %u (pid %d): mapping 0x%" PRIx64 " (recorded 0x%" PRIx64
+		") offset 0x%" PRIx64 ": ",
+		worker->process->pid, worker->pid, checked->actual, checked->va, checked->offset);
+	if (checked->result)
+		fprintf(out,
+			"cannot be read (CUresult %" PRIu64
+			"): if it is offloaded, run `lien restore` first\n",
+			checked->result);
+	else
+		fprintf(out, "expected 0x%016" PRIx64 ", found 0x%016" PRIx64 "\n",
+			checked->expected, checked->found);
+}
+
 int lien_job_verify(struct lien_job *job, struct lien_job_totals *totals, FILE *out)
 {
 	struct lien_replay_message message = {.say = LIEN_SAY_VERIFY};
@@ -274,12 +292,7 @@ int lien_job_verify(struct lien_job *job, struct lien_job_totals *totals, FILE *
 		totals->failed += checked->failed;
 		totals->bytes += checked->bytes;
 		if (checked->failed)
-			fprintf(out,
-				"verify: recorded pid %u (pid %d): mapping 0x%" PRIx64
-				" (recorded 0x%" PRIx64 ") offset 0x%" PRIx64
-				": expected 0x%016" PRIx64 ", found 0x%016" PRIx64 "\n",
-				worker->process->pid, worker->pid, checked->actual, checked->va,
-				checked->offset, checked->expected, checked->found);
+			report_mismatch(worker, out);
 	}
 	job->failed |= totals->failed > 0;
 	return 0;

@@ -7,12 +7,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/param.h>
 #include <unistd.h>
 
 #include "tools/cli/options.h"
 #include "tools/cli/preload.h"
 #include "tools/replay/console.h"
 #include "tools/replay/report.h"
+#include "tools/replay/software.h"
 #include "tools/replay/worker.h"
 #include "tools/text/complain.h"
 #include "tools/text/json_text.h"
@@ -21,7 +23,7 @@
 #define TIMEOUT_DEFAULT 60
 
 static const char *const examples[] = {"lien replay job.lien", "run it, verify every byte, and end",
-	"LD_LIBRARY_PATH=build/softcuda lien replay --hold job.lien",
+	"lien replay --software --hold job.lien",
 	"without a GPU; then take commands: verify, change SEED (owners rewrite all their "
 	"memory), free (give everything back), quit",
 	NULL};
@@ -32,8 +34,8 @@ static const struct lien_usage usage = {
 	.summary =
 		"Runs a recording again: one process for each recorded one makes the same CUDA "
 		"driver calls in the same order, shares memory as it did, fills it with patterns, "
-		"and stops where the recording ends. Needs a CUDA driver (libcuda.so.1): a real "
-		"one, or softcuda by LD_LIBRARY_PATH. Exit code 1: something failed.",
+		"and stops where the recording ends. Needs a CUDA driver (libcuda.so.1), or "
+		"--software. Exit code 1: something failed.",
 	.min = 1,
 	.max = 1,
 	.apart = (const char *const[]){"verify", "hold", NULL},
@@ -43,7 +45,7 @@ static const struct lien_usage usage = {
 
 struct options {
 	const char *path;
-	bool verify, hold, json, no_control, keep_going;
+	bool verify, hold, json, no_control, keep_going, software;
 	unsigned long timeout;
 };
 
@@ -59,6 +61,10 @@ static bool parse(int argc, char **argv, struct options *options, int *code)
 			"at the end, take commands from standard input, one a line", 0},
 		{"keep-going", LIEN_OPTION_FLAG, &options->keep_going, NULL,
 			"with --hold: go on without a worker that dies", 0},
+		{"software", LIEN_OPTION_FLAG, &options->software, NULL,
+			"without a GPU, as root: use the software driver, which keeps the GPUs' "
+			"memory in host memory",
+			0},
 		{"timeout", LIEN_OPTION_NUMBER, &options->timeout, "SECONDS",
 			"limit of every wait (default 60)", TIMEOUT_MAX},
 		{"no-control", LIEN_OPTION_FLAG, &options->no_control, NULL,
@@ -138,6 +144,8 @@ static int run(struct lien_job *job, const struct options *options, struct lien_
 		goto out;
 	job->ready = true;
 	lien_report_ready(job, out);
+	if (hold && isatty(STDIN_FILENO))
+		fprintf(out, "commands: " LIEN_CONSOLE_COMMANDS "\n");
 	if (hold)
 		err = lien_console_run(job, STDIN_FILENO, out, &totals);
 	else
@@ -160,7 +168,9 @@ static int replay(const struct options *options)
 	if (load(options->path, &script))
 		return EXIT_FAILURE;
 	lien_report_script(script, options->path);
-	if (!options->no_control && lien_preload_set(usage.command, NULL, true, false)) {
+	if ((options->software &&
+		    lien_replay_software(usage.command, MAX(script->last_device + 1, 1))) ||
+		(!options->no_control && lien_preload_set(usage.command, NULL, true, false))) {
 		lien_script_free(script);
 		return EXIT_FAILURE;
 	}

@@ -37,8 +37,8 @@ struct lien_replay_done {
 struct lien_replay_checked {
 	uint64_t mappings, failed;
 	uint64_t bytes; /* compared */
-	/* The first mismatch. */
-	uint64_t va, actual, offset, expected, found;
+	/* The first mismatch; with a result, a CUresult, it could not be read. */
+	uint64_t va, actual, offset, expected, found, result;
 };
 
 struct lien_replay_message {

@@ -78,7 +78,8 @@ static int prepare(struct lien_replay_worker *w)
 	int device, err;
 
 	if (problem)
-		return lien_replay_wrong(w, "no CUDA driver: %s", problem);
+		return lien_replay_wrong(
+			w, "no CUDA driver: %s: without a GPU, use --software", problem);
 	w->nccl = w->image->nccl && lien_replay_nccl_load();
 	result = lien_replay_driver.cuInit(0);
 	if (result != CUDA_SUCCESS)
