@@ -155,8 +155,8 @@ static void check_gpu(struct lien_feature *f, const struct libraries *libraries)
 	}
 	lien_feature_found(f, LIEN_FEATURE_WARN, "no /dev/nvidiactl and no software driver");
 	lien_feature_remedy(f,
-		"install the NVIDIA driver (or modprobe nvidia), or use the software "
-		"one: LD_LIBRARY_PATH=build/softcuda");
+		"install the NVIDIA driver (or modprobe nvidia); to try lien without a GPU: "
+		"`lien replay --software`");
 }
 
 /* Is there a process whose code the agent found rewritten? */
