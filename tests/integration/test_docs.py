@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LIEN = os.path.abspath(os.environ.get("LIEN") or ROOT / "build/lien")
 LINK = re.compile(r"\]\(([^)\s:#]*)(?:#([^)\s]*))?\)")
+README_LINES = 150  # what a new user reads
 SHOWN = re.compile(r"^    \$ (lien .* --from tests/data/.*)\n((?:    .*\n|\n(?=    [^$]))*)", re.M)
 
 
@@ -72,6 +73,10 @@ def dead_links(path):
 def main():
     write = sys.argv[1:] == ["--write"]
     passed = failed = 0
+    lines = len((ROOT / "README.md").read_text().splitlines())
+    if lines > README_LINES:
+        print("FAILED README.md: %d lines, more than %d: move something to docs/" % (lines, README_LINES))
+    passed, failed = passed + (lines <= README_LINES), failed + (lines > README_LINES)
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         dead = list(dead_links(path))
         for why in dead:

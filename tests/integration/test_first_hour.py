@@ -81,6 +81,11 @@ def enough_memory():
         raise Skipped("%d GiB of memory are free, not %d" % (free, GOLDEN_GIB))
 
 
+def takes_commands(terminal):
+    check(terminal.process.poll() is None, "the replay ended:", *terminal.screen())
+    return any(line.startswith("commands: verify") for line in terminal.screen())
+
+
 def paste(lines, commands):
     """Runs the lines as a person would: the agent in the background, the replay in a second terminal, which is
     given the commands at the end."""
@@ -96,7 +101,7 @@ def paste(lines, commands):
                 elif " replay " in line:
                     os.chdir(ROOT)
                     second = Terminal(["sh", "-c", "exec " + words], env, columns=200)
-                    second.shows("replay: ready", "commands: verify")
+                    wait_for("the replay takes commands", lambda: takes_commands(second))
                 elif " holders " not in line:  # names a process of another run
                     done = run(["sh", "-c", words], GUARD, env=env)
                     equal(done.code, 0, done)
@@ -121,17 +126,18 @@ def test_lines_of_the_readme():
     paste(lines, [("verify", "verify: ok 2580 mappings"), ("quit", None)])
 
 
-@case(long=True)
+@case()
 def test_lines_of_the_demo():
-    enough_memory()
+    """On a recording smaller than its own."""
     before_it = mounts()
-    demo = run([sys.executable, os.path.join(ROOT, "tools/demo/demo.py"), "--soft", "--lien", LIEN], GUARD, env={
-        name: value for name, value in os.environ.items() if name not in PLAIN})
+    demo = run([sys.executable, os.path.join(ROOT, "tools/demo/demo.py"), "--soft", "--lien", LIEN, "--recording",
+                recording("basic")], GUARD, env={
+                    name: value for name, value in os.environ.items() if name not in PLAIN})
     check(demo.code == 0 and "demo: ok: " in demo.out, demo)
     equal(mounts(), before_it, "mounts that are left")
     lines = [re.sub(r"^\$ \S*lien ", "build/lien ", line) for line in demo.out.splitlines() if line.startswith("$ ")]
     check({"agent", "replay", "ps", "mem", "offload", "restore"} <= {line.split()[1] for line in lines}, lines)
-    paste(lines, [("verify", "verify: ok 2580 mappings"), ("quit", None)])
+    paste(lines, [("verify", "verify: ok "), ("quit", None)])
 
 
 if __name__ == "__main__":
