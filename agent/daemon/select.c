@@ -171,9 +171,9 @@ static bool read_comms(struct lien_client *client, json_t *list, struct seen *se
 			return false;
 		name = json_string_value(comm);
 		if (!name || strlen(name) != 16 || strspn(name, "0123456789abcdefABCDEF") != 16)
-			return invalid(client, "each of comms must be a group as `comms` names it, "
-					       "16 hexadecimal digits, or the address of a "
-					       "communicator of the client's own process");
+			return invalid(client, "comms: a group has 16 hexadecimal digits (see "
+					       "`lien comms`), or is the address of a communicator "
+					       "of the client's own process");
 		selected->groups[i] = strtoull(name, NULL, 16);
 		if (!lien_groups_find(seen->groups, seen->groups_count, selected->groups[i]))
 			return unknown(client, "no communicator is of group", name);

@@ -158,7 +158,7 @@ void lien_known_owners(struct lien_graph *graph, const struct lien_viewer *viewe
 {
 	struct line line = {.text = text, .size = size};
 
-	add(&line, "no GPU memory is of owner %.100s; ", owner);
+	add(&line, "no GPU memory belongs to owner %.100s; ", owner);
 	add_names(&line, graph, viewer, owner_of, "there is memory of ");
 	if (!line.names)
 		add(&line, viewer && viewer->one_user ? "your processes have none of any owner"

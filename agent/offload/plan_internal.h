@@ -77,7 +77,7 @@ bool lien_choice_has(
 /* Does nobody know who asked for it, nor seem to? */
 bool lien_choice_unknown(
 	const struct lien_choice *choice, const struct lien_allocation *allocation);
-/* Does its owner have it only as it seems, and is it selected for that? */
+/* Is its owner inferred, and is it selected for that? */
 bool lien_choice_infers(const struct lien_choice *choice, const struct lien_allocation *allocation);
 /* Returns NULL, or that an export of it is open; and in which process. */
 const char *lien_choice_open(const struct lien_choice *choice,

@@ -176,7 +176,7 @@ static int print_library(char **text, const struct lien_allocation *sample)
 	bool inferred;
 	const char *library = lien_allocation_attributed(sample, &inferred);
 
-	return asprintf(text, "%s%s", library, inferred ? ", as it seems" : "");
+	return asprintf(text, "%s%s", library, inferred ? ", probably" : "");
 }
 
 static int print_tag(char **text, const struct lien_allocation *sample)

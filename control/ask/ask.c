@@ -97,9 +97,7 @@ static int begin(struct connection *connection, struct lien_asked *asked)
 	}
 	if (!err && !is_agent(connection->fd))
 		return fail(asked, -ECONNREFUSED, "no-agent",
-			"what listens on %s runs neither as root nor as you: it is no agent to be "
-			"believed",
-			path);
+			"%s is served by neither root nor you; refusing to trust it", path);
 	if (!err)
 		return 0;
 	return fail(asked, -ECONNREFUSED, "no-agent", "no agent answers at %s: %s%s", path,
@@ -251,13 +249,15 @@ static int understand(struct connection *connection, size_t length, struct lien_
 			       ? 0
 			       : fail(asked, -EPROTO, "failed", "the agent's answer is too long");
 	if (lien_json_scan(connection->line, length, take, &said))
-		return fail(asked, -EPROTO, "no-agent", "what answers is no agent of this version");
+		return fail(
+			asked, -EPROTO, "no-agent", "what answers is not an agent of this version");
 	if (said.ok)
 		return 0;
 	if (!said.failed && said.progress)
 		return 1;
 	if (!said.failed || !asked->code[0] || !asked->text[0])
-		return fail(asked, -EPROTO, "no-agent", "what answers is no agent of this version");
+		return fail(
+			asked, -EPROTO, "no-agent", "what answers is not an agent of this version");
 	end = strlen(asked->text);
 	if (said.remedy[0])
 		snprintf(asked->text + end, sizeof(asked->text) - end, ": %s", said.remedy);

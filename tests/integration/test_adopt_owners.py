@@ -60,7 +60,7 @@ class Ranks:
 
 @case()
 def test_what_ranks_share():
-    """It is NCCL's as it seems, and moves; the rest is named with the option that moves it."""
+    """It is probably NCCL's, and moves; the rest is named with the option that moves it."""
     with Session() as session:
         ranks = Ranks(session)
         session.start_agent()
@@ -83,9 +83,9 @@ def test_what_ranks_share():
         process = session.process(ranks.owner.pid)
         equal((process["complete"], process["movable"], process["reason"]), (False, True, None), "process")
         equal((process["nccl_bytes"], process["nccl_inferred_bytes"]), (3 * SIZE,) * 2, "of the process")
-        check("nccl (as it seems)" in words(session, "mem"), "mem")
+        check("nccl (probably)" in words(session, "mem"), "mem")
         check("6.0 MiB?" in words(session, "ps"), "ps")
-        check("for nccl (as it seems) with" in words(
+        check("for nccl (probably) with" in words(
             session, "holders", ranks.owner.pid, hex(ranks.shared[0])), "holders")
         for _ in range(2):
             answer = session.ask("offload")
@@ -96,7 +96,7 @@ def test_what_ranks_share():
             session.ask("restore")
             ranks.verify()
         said = words(session, "offload")
-        check("6.0 MiB of that is NCCL's as it seems" in said, said)
+        check("6.0 MiB of that is probably NCCL's" in said, said)
         check("process %d: 4.0 MiB in 2 allocations, all movable" % ranks.owner.pid in said and
               "`lien offload --owner unknown` moves 4.0 MiB of this" in said, said)
         said = words(session, "offload")  # NCCL's is away

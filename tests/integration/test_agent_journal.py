@@ -629,7 +629,7 @@ def test_on_stop_keep():
         process = session.process(driver.pid)
         equal((process["complete"], process["bytes"]), (True, 2 * MIB), "what it knows")
         for args, text in ((["keep", "--no-journal"], "cannot be combined"),
-                           (["never"], "is none of detach, keep")):
+                           (["never"], "is not one of detach, keep")):
             outcome = session.lien("agent", "--on-stop", *args)
             check(outcome.code == 2 and text in outcome.err, outcome)
 

@@ -243,10 +243,10 @@ def case_wrong_words(context):
             (["ps", "--from", "a", "--at", "1", "--at", "2"], "--at can be given only once"),
             (["agent", "--host-limit", "1G", "--host-limit", "2G"], "--host-limit can be given only once"),
             (["mem", "--sort", "pid", "--sort", "pid"], "--sort can be given only once"),
-            (["mem", "--by", "ownr"], "--by 'ownr' is none of owner, rank, comm, device, callsite, tag: "
+            (["mem", "--by", "ownr"], "--by 'ownr' is not one of owner, rank, comm, device, callsite, tag: "
                                       "did you mean 'owner'?"),
-            (["offload", "--on-use", "bogus"], "--on-use 'bogus' is none of wait, restore, fail"),
-            (["graph", "--format", "png"], "--format 'png' is none of dot, svg, json"),
+            (["offload", "--on-use", "bogus"], "--on-use 'bogus' is not one of wait, restore, fail"),
+            (["graph", "--format", "png"], "--format 'png' is not one of dot, svg, json"),
             (["graph", "--json", "--format", "svg"], "--json and --format svg cannot be combined"),
             (["offload", "--host-limit", "many"], "--host-limit 'many' is not a size"),
             (["ps", "--json=yes"], "--json=yes: only --json and --json=line are known")):
@@ -314,8 +314,8 @@ def case_fits(context):
     context.agent(lambda r: [{"ok": True, "result": ps if r["op"] == "ps" else moved}])
     for arguments, words in (
             (["ps"], "lien keeps 3.0 GiB of host memory pinned in these processes for offloads, 1.0 GiB of it in use"),
-            (["offload"], "(1.0 GiB of that declared worthless, and not saved) (1.0 GiB of that is NCCL's as it "
-                          "seems) in ")):
+            (["offload"], "(1.0 GiB of that declared worthless, and not saved) (1.0 GiB of that is probably "
+                          "NCCL's) in ")):
         out = fits(context.run(*arguments)[0])
         assert words in " ".join(out.split()), out
         assert max(map(len, out.splitlines())) <= 80, out
@@ -426,9 +426,9 @@ def case_select(context):
     assert order == sorted(order), order
     for command in ("ps", "mem"):
         context.fails(command, "--gpu", "9", code=2, words=[
-            "--gpu '9' is none of the GPUs known here: 0 (GPU-5f0a21c4-0001-0203-0405-060708090a00), 1 (GPU"])
+            "--gpu '9' is not one of the GPUs known here: 0 (GPU-5f0a21c4-0001-0203-0405-060708090a00), 1 (GPU"])
         context.fails(command, "--user", "no-such-user", code=2, words=["'no-such-user' is not a user"])
-        context.fails(command, "--sort", "byte", code=2, words=["--sort 'byte' is none of pid, "])
+        context.fails(command, "--sort", "byte", code=2, words=["--sort 'byte' is not one of pid, "])
     mem = json.loads(context.run("mem", "--json", "--user", "4242")[0])
     assert {row["pid"] for row in mem["rows"] + mem["left"]} == {813}, mem
     assert (mem["bytes"], mem["host_bytes"]) == (6291456, 8 << 30), mem
@@ -443,7 +443,7 @@ def case_select(context):
     assert chosen("--gpu", "3") == [813] and chosen("--gpu", "0") == [812, 813]
     for command in ("ps", "mem"):
         context.fails(command, "--gpu", "77", code=2, words=[
-            "--gpu '77' is none of the GPUs known here: 0, 1, 2, ",
+            "--gpu '77' is not one of the GPUs known here: 0, 1, 2, ",
             ", 7, GPU-5f0a21c4-0001-0203-0405-060708090a00, GPU-"])
 
 

@@ -92,7 +92,7 @@ def case_unknown(context):
     assert out.endswith("total: 4.0 MiB on the GPUs\n") and "frees 0" not in out, out
     holders = ["holders", "812", "0x1000000", "--from", path]
     assert json.loads(context.run(*holders, "--json")[0])["allocation"]["movable"] is None
-    assert "only a running agent knows" in " ".join(context.run(*holders)[0].split())
+    assert "Only a running agent can tell" in " ".join(context.run(*holders)[0].split())
     # What is known to be in the way is said: cudaMalloc memory.
     alloc = event(27, 812, struct.pack("<QQQQiI", 0x2000000, MIB, 0, 0, 0, 0))
     path = write_recording(context.path("a.lien"), [PROCESS, alloc])
@@ -171,7 +171,7 @@ def case_no_such(context):
     context.fails("holders", "812", "0x10", "--from", path, code=2, words=["0x10 of process 812"])
     for command in ("ps", "mem"):
         context.fails(command, "--gpu", "7", "--from", path, code=2, words=[
-            "--gpu '7' is none of the GPUs known here: 0"])
+            "--gpu '7' is not one of the GPUs known here: 0"])
     bare = write_recording(context.path("b.lien"), [PROCESS])
     # Its processes need not be alive here.
     assert "812 holds no GPU memory" in context.run("mem", "--pid", "812", "--from", bare)[0]
@@ -196,7 +196,7 @@ def case_bad_files(context):
     with open(flipped, "wb") as file:
         file.write(golden[:20000] + bytes(b ^ 0xff for b in golden[20000:20100]) + golden[20100:])
     for view in VIEWS + [["events"]]:
-        for path, words in ((context.path("none"), ["No such file"]), (__file__, ["no recording"]),
+        for path, words in ((context.path("none"), ["No such file"]), (__file__, ["not a recording"]),
                             (other, ["another version"]), (nothing, ["empty"]),
                             (context.directory, ["Is a directory"])):
             context.fails(*view, "--from", path, words=[path] + words)

@@ -303,7 +303,7 @@ def case_dead(context):
 def case_terminals(context):
     """top: no terminal, one without a screen, one that is not described"""
     agent = context.agent(answers())
-    context.fails("top", words=["no terminal", "`lien ps`"])
+    context.fails("top", words=["not a terminal", "`lien ps`"])
     assert not agent.requests, "asked for nothing"
     for name in ("", "dumb"):
         with on_terminal(context, TERM=name) as screen:

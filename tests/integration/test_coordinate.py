@@ -412,7 +412,7 @@ def test_bad_input():
                 (["--nodes", one, "--ssh", "--launch", "x"], "exclude each other"),
                 (["--nodes", one + "," + one, "--launch", "x"], "names %s twice" % one),
                 (["--nodes", one + ",,", "--launch", "x"], "a name is empty"),
-                (["--nodes", "-oProxyCommand=x", "--ssh"], "is no node's name"),
+                (["--nodes", "-oProxyCommand=x", "--ssh"], "is not a node's name"),
                 (["--nodes", one, "--launch", "'x"], "a quote has no end"),
                 (["--slurm", "x"], "is not a job's number"),
                 (["--pid", "%s:7" % one], "needs --nodes"),

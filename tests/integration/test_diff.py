@@ -134,7 +134,7 @@ def case_errors(context):
     nothing = context.path("nothing")
     for arguments in ([GOLDEN, nothing], [nothing, GOLDEN]):
         context.fails("diff", *arguments, code=2, words=[nothing, "No such file"])
-    context.fails("diff", GOLDEN, os.path.abspath(__file__), code=2, words=["test_diff.py", "is no recording"])
+    context.fails("diff", GOLDEN, os.path.abspath(__file__), code=2, words=["test_diff.py", "is not a recording"])
     context.fails("diff", GOLDEN, code=2, words=["B is missing"])
     context.fails("diff", GOLDEN, GOLDEN, "--at-b", "+1000", code=2, words=["--at", GOLDEN])
     context.fails("diff", GOLDEN, GOLDEN, "--by", "rank", code=2, words=["'rank'"])

@@ -150,7 +150,7 @@ def test_addresses():
             equal((done.returncode, done.stdout), (2, ""), args)
             check(text in done.stderr and done.stderr.count("\n") == 1, done.stderr)
         for wrong in ("here:1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:http", "[::1", "[::1]9485", "", ":1"):
-            refused("'%s' is no address" % wrong, wrong)
+            refused("'%s' is not an address" % wrong, wrong)
         refused("'--frobnicate'", "--frobnicate")
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))

@@ -171,7 +171,7 @@ def test_on_use_fail():
         job.end()
         job.ranks = []
         session.forgotten(*pids)
-        session.refused("offload", "--on-use", "panic", code=2, text="none of wait, restore, fail")
+        session.refused("offload", "--on-use", "panic", code=2, text="not one of wait, restore, fail")
 
 
 @case()

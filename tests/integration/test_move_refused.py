@@ -768,10 +768,10 @@ def test_names_that_nothing_has():
         owner, = [row["owner"] for row in session.ask("mem")["rows"]]
         for options in (["--owner", "ncll"], ["--discard", "ncll"], ["--discard", "unknown,ncll"]):
             for more in ([], ["--dry-run"]):
-                session.refused("offload", *options, *more, code=2, text="no GPU memory is of owner ncll; "
+                session.refused("offload", *options, *more, code=2, text="no GPU memory belongs to owner ncll; "
                                 "there is memory of %s .see `lien mem`" % owner)
-        session.refused("offload", "--on-use", "bogus", code=2, text="none of wait, restore, fail")
-        session.refused("mem", "--by", "bogus", code=2, text="none of owner, rank, comm, device, callsite, tag")
+        session.refused("offload", "--on-use", "bogus", code=2, text="not one of wait, restore, fail")
+        session.refused("mem", "--by", "bogus", code=2, text="not one of owner, rank, comm, device, callsite, tag")
         session.refused("comms", "--group", "77", code=2, text="of a group 77; there is none")
         session.ask("offload", "--owner", owner)
         session.ask("restore")

@@ -566,10 +566,10 @@ def test_answers():
                (refused % (b"invalid", b"null"), INVALID_ARGUMENT, 'rank 1 is "behind"'),
                (None, SYSTEM_ERROR, "the agent has hung up"),
                (b'{"ok": true, "resu', SYSTEM_ERROR, "the agent has hung up"),
-               (b"HTTP/1.1 200 OK\n", SYSTEM_ERROR, "no agent of this version"),
-               (b'{"ok": true} {"ok": true}\n', SYSTEM_ERROR, "no agent of this version"),
-               (b"[" * 100 + b"\n", SYSTEM_ERROR, "no agent of this version"),
-               (b'{"ok": false}\n', SYSTEM_ERROR, "no agent of this version"),
+               (b"HTTP/1.1 200 OK\n", SYSTEM_ERROR, "not an agent of this version"),
+               (b'{"ok": true} {"ok": true}\n', SYSTEM_ERROR, "not an agent of this version"),
+               (b"[" * 100 + b"\n", SYSTEM_ERROR, "not an agent of this version"),
+               (b'{"ok": false}\n', SYSTEM_ERROR, "not an agent of this version"),
                (b'{"ok": true, "result": {"bytes": 0, "many": [' + b'"x", ' * 1500000 + b'"x"]}}\n', SUCCESS, None),
                (b'{"ok": true, "result": {}}\n', SUCCESS, None)]
     with Session() as session:
@@ -588,7 +588,7 @@ def test_somebody_elses_answers():
         agent = Answers(session.socket, b'{"ok": true, "result": {}}\n', user=65534)
         rank = Caller(session, 0)
         equal(rank("call('ncclPause', None)"), SYSTEM_ERROR, "result")
-        check("no agent to be believed" in rank("last_error()"), rank("last_error()"))
+        check("refusing to trust it" in rank("last_error()"), rank("last_error()"))
         check(not any(agent.asked), agent.asked)
 
 

@@ -636,7 +636,7 @@ def test_fake_agent():
                 "while True:\n c,_=s.accept()\n c.sendall(b'{\"ok\":true,\"result\":{}}\\n')\n")
         fake = session.spawn([sys.executable, "-c", code % BOB, session.socket])
         equal(fake.line(), "listens", "the fake")
-        session.refused("ps", text="belongs to user %d, who is neither root nor you" % BOB)
+        session.refused("ps", text="is owned by user %d, not by root or you" % BOB)
         fake.end()
 
 

@@ -155,7 +155,7 @@ def test_by_owner_and_pid():
         equal((one["bytes"], one["by"]), (2 * MIB, "owner"), "total of one process")
         equal(session.ask("mem")["bytes"], 12 * MIB, "total")
         check("no communicator" in session.lien("mem", "--by", "rank").out, "by rank")
-        session.refused("mem", "--by", "colour", code=2, text="--by 'colour' is none of owner, rank")
+        session.refused("mem", "--by", "colour", code=2, text="--by 'colour' is not one of owner, rank")
 
 
 @case()

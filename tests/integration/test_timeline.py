@@ -180,7 +180,7 @@ def test_files():
         equal(session.lien("timeline", path, "-o", output, "--force").code, 0, "--force")
         session.refused("timeline", path, "--force", code=2, text="--output")
         session.refused("timeline", path, "-o", "/nowhere/x", text="cannot write /nowhere/x: No such file")
-        session.refused("timeline", output, text="is no recording")
+        session.refused("timeline", output, text="is not a recording")
         # a snapshot: nothing in it has a time
         session.start_agent()
         driver = session.driver()

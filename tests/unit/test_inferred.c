@@ -308,7 +308,7 @@ static void test_views(void **state)
 	assert_true(json_is_true(at("rows[2].owner_inferred")));
 	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
 	LENGTH(2, "rows");
-	STRING("nccl, as it seems", "rows[0].key");
+	STRING("nccl, probably", "rows[0].key");
 	STRING("unknown", "rows[1].key");
 	see(lien_view_graph(graph, NULL));
 	assert_true(json_is_true(at("allocations[0].owner_inferred")));

@@ -278,7 +278,7 @@ static void test_owner(void **state)
 	assert_int_equal(make(&torch), 0);
 	assert_int_equal(plan.bytes, 2 * PIECE);
 	expect_refusal(&nobody, -ESRCH,
-		"no GPU memory is of owner nvshmem; there is memory of nccl, torch_cuda (see");
+		"no GPU memory belongs to owner nvshmem; there is memory of nccl, torch_cuda (see");
 	assert_int_equal(make(&all), 0);
 	assert_int_equal(plan.bytes, 3 * PIECE);
 }
@@ -360,7 +360,7 @@ static void test_discard_owner(void **state)
 	assert_int_equal(plan.bytes, 0);
 	assert_int_equal(plan.discarded, PIECE);
 	torch.owner = "nobody";
-	expect_refusal(&nccl, -ESRCH, "no GPU memory is of owner nobody; there is memory of ");
+	expect_refusal(&nccl, -ESRCH, "no GPU memory belongs to owner nobody; there is memory of ");
 	/* What cannot be moved cannot be dropped either. */
 	alloc(1, VA + 8 * PIECE, 1000);
 	torch.owner = "unknown";

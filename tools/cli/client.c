@@ -187,10 +187,8 @@ static int check_agent(struct lien_client *client)
 		return 0;
 	disconnect(client);
 	return fail(client, -EPERM,
-		"what listens on %s belongs to user %u, who is neither root nor you: it is no "
-		"agent to "
-		"be believed",
-		client->path, agent.uid);
+		"%s is owned by user %u, not by root or you; refusing to trust it", client->path,
+		agent.uid);
 }
 
 static int connect_now(struct lien_client *client)

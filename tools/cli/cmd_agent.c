@@ -128,7 +128,7 @@ int lien_cmd_agent(int argc, char **argv)
 		return lien_usage_error(
 			&usage, "--on-stop keep and --no-journal cannot be combined");
 	if (metrics_user && !find_user(metrics_user, &config))
-		return lien_usage_error(&usage, "--metrics-user '%s' is no user", metrics_user);
+		return lien_usage_error(&usage, "--metrics-user '%s' is not a user", metrics_user);
 	config.socket = socket ? socket : getenv("LIEN_SOCKET");
 	if (!config.socket || !config.socket[0])
 		config.socket = LIEN_CLIENT_SOCKET;

@@ -183,5 +183,5 @@ int lien_cmd_completion(int argc, char **argv)
 	for (size_t i = 0; i < sizeof(shells) / sizeof(shells[0]); i++)
 		if (!strcmp(argv[0], shells[i].name))
 			return print_script(&shells[i]);
-	return lien_usage_error(&usage, "'%s' is none of bash, zsh, fish", argv[0]);
+	return lien_usage_error(&usage, "'%s' is not one of bash, zsh, fish", argv[0]);
 }

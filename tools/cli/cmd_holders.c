@@ -44,7 +44,7 @@ static char *maker_of(const json_t *allocation)
 static char *communicator_of(const json_t *allocation)
 {
 	const json_t *comm = json_object_get(allocation, "communicator");
-	const char *how = lien_get_true(comm, "inferred") ? ", as it seems" : "";
+	const char *how = lien_get_true(comm, "inferred") ? ", probably" : "";
 
 	if (!json_is_object(comm))
 		return lien_format("%s", "");
@@ -68,7 +68,7 @@ static void explain(const json_t *result, pid_t pid, unsigned long address)
 	else if (lien_get_true(a, "movable"))
 		fate = lien_format("It can be offloaded.");
 	else if (json_is_null(json_object_get(a, "movable")))
-		fate = lien_format("Whether it can be offloaded only a running agent knows.");
+		fate = lien_format("Only a running agent can tell whether it can be offloaded.");
 	else
 		fate = lien_format(
 			"It can't be offloaded: %s.", *reason ? reason : "no reason given");

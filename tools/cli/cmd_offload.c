@@ -264,7 +264,7 @@ static void print_sum(const struct words *words, const json_t *result, double wa
 		text = lien_append(
 			text, " ", "(%s of that %s)", lien_size(discarded).text, words->discarded);
 	if (lien_get_number(result, "inferred_bytes"))
-		text = lien_append(text, " ", "(%s of that is NCCL's as it seems)",
+		text = lien_append(text, " ", "(%s of that is probably NCCL's)",
 			lien_size(lien_get_number(result, "inferred_bytes")).text);
 	if (!dry)
 		text = lien_append(text, " ", "in %s", lien_time(wall_ms).text);

@@ -160,7 +160,7 @@ static void print_processes(const json_t *processes, bool recorded)
 	if (seems) {
 		printf("\n");
 		lien_print_wrapped(stdout, 2,
-			"? some of it is NCCL's as it seems: it was made before the agent was "
+			"? some of it is probably NCCL's: it was made before the agent was "
 			"there, and another rank maps it.");
 	}
 	if (incomplete) {

@@ -258,7 +258,7 @@ static int run_screen(struct session *session)
 
 	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
 		return lien_complain(usage.command,
-			"this is no terminal: `lien ps` lists the processes, `lien top --once` "
+			"this is not a terminal: `lien ps` lists the processes, `lien top --once` "
 			"prints one page");
 	/* Before taking over the screen: a missing agent is usually missing from the start. */
 	if (!refresh_all(session))

@@ -106,8 +106,8 @@ static void complain_of_gpu(const struct lien_usage *usage, const char *name, co
 		else if (*lien_get_text(gpu, "uuid"))
 			list = lien_append(list, ", ", "%s", lien_get_text(gpu, "uuid"));
 	}
-	lien_usage_error(
-		usage, "--gpu '%s' is none of the GPUs known here: %s", name, list ? list : "none");
+	lien_usage_error(usage, "--gpu '%s' is not one of the GPUs known here: %s", name,
+		list ? list : "none");
 	free(list);
 }
 

@@ -35,7 +35,7 @@ static bool add_name(struct lien_nodes *nodes, const char *command, const char *
 
 	if (!*name || *name == '-') {
 		lien_complain(command,
-			*name ? "--nodes: '%s' is no node's name" : "--nodes: a name is empty%s",
+			*name ? "--nodes: '%s' is not a node's name" : "--nodes: a name is empty%s",
 			name);
 		return false;
 	}

@@ -21,7 +21,7 @@ struct lien_recording *lien_offline_open(const char *command, const char *path)
 		return recording;
 	case -EBADMSG:
 		lien_complain(command,
-			"%s is no recording: `lien snapshot` and `lien record` make them", path);
+			"%s is not a recording: `lien snapshot` and `lien record` make them", path);
 		break;
 	case -EPROTONOSUPPORT:
 		lien_complain(command,

@@ -65,7 +65,7 @@ static bool take_choice(
 	if (known)
 		*(const char **)option->value = text;
 	else
-		lien_word_error(usage, &nearest, "", "--%s '%s' is none of %s",
+		lien_word_error(usage, &nearest, "", "--%s '%s' is not one of %s",
 			lien_option_name(option->name), text, list);
 	free(list);
 	free(words);

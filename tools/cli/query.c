@@ -63,8 +63,8 @@ static json_t *query_agent(const struct lien_query *query, json_t *request)
 			*query->code = LIEN_EXIT_USAGE;
 	} else if (!json_is_object(result)) {
 		lien_complain(query->command,
-			"what answers on %s is not an agent of this version: the result is no "
-			"object",
+			"what answers on %s is not an agent of this version: the result is "
+			"not an object",
 			lien_client_path(client));
 		json_decref(result);
 		result = NULL;

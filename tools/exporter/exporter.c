@@ -184,7 +184,8 @@ static int find_address(const char *text, struct addrinfo **found)
 	split(copy, &address, &port);
 	if ((strcmp(port, "0") && !lien_parse_number(port, UINT16_MAX, &number)) ||
 		getaddrinfo(address, port, &hints, found))
-		code = lien_usage_error(&usage, "'%s' is no address such as 127.0.0.1:9485", text);
+		code = lien_usage_error(
+			&usage, "'%s' is not an address such as 127.0.0.1:9485", text);
 	free(copy);
 	return code;
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define WORD_MAX 31 /* longer words resemble nothing */
-#define NEAR	 3  /* edits for which a name is still suggested, and half the word */
+#define NEAR	 3  /* edits for which a name is still suggested, and a third of the word */
 
 static void lower(unsigned char *at, unsigned value)
 {
@@ -41,7 +41,7 @@ void lien_nearest_try(struct lien_nearest *nearest, const char *name)
 	if (length > WORD_MAX || strlen(name) > WORD_MAX)
 		return;
 	edits = distance(name, nearest->word);
-	if (edits > NEAR || 2 * edits > length)
+	if (edits > NEAR || edits > (length + 1) / 3)
 		return;
 	if (!nearest->found || edits < nearest->edits) {
 		nearest->found = name;

@@ -165,7 +165,7 @@ int lien_get_true(const json_t *object, const char *key)
 
 const char *lien_owner_doubt(const json_t *entry)
 {
-	return lien_get_true(entry, "owner_inferred") ? " (as it seems)" : "";
+	return lien_get_true(entry, "owner_inferred") ? " (probably)" : "";
 }
 
 bool lien_any_tag(const json_t *rows, uint64_t pid)

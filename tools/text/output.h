@@ -52,7 +52,7 @@ uint64_t lien_get_number(const json_t *object, const char *key);
 double lien_get_real(const json_t *object, const char *key);
 const char *lien_get_text(const json_t *object, const char *key);
 int lien_get_true(const json_t *object, const char *key);
-/* Returns what to print behind the "owner" of an entry: " (as it seems)", or "". */
+/* Returns what to print behind the "owner" of an entry: " (probably)", or "". */
 const char *lien_owner_doubt(const json_t *entry);
 /* Has any row of `mem`, of this process (0: of any), a tag? */
 bool lien_any_tag(const json_t *rows, uint64_t pid);
