@@ -221,7 +221,7 @@ struct lien_agent {
 	/* why there is none, or part was not taken over; "": no problem */
 	char journal_problem[300];
 	uint64_t taken_over; /* events that an earlier agent saw */
-	bool keep_probes;    /* at an orderly stop */
+	int on_stop;	     /* enum lien_on_stop */
 	bool ring_resumed;   /* the ring's next record may be in the journal */
 };
 

@@ -14,6 +14,7 @@
 
 #include "agent/daemon/watch.h"
 #include "agent/core/proc.h"
+#include "agent/daemon/clean.h"
 #include "agent/daemon/contexts.h"
 #include "agent/offload/plan.h"
 #include "agent/server/server.h"
@@ -87,7 +88,7 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 	if (config->no_journal) {
 		snprintf(agent->journal_problem, sizeof(agent->journal_problem),
 			"not wanted (--no-journal)");
-		lien_agent_clean(config->socket);
+		lien_agent_clean(config->socket, true);
 		return outcomes_begin(agent, NULL);
 	}
 	err = outcomes_begin(agent, config->socket);
@@ -264,14 +265,19 @@ static bool memory_is_away(const struct lien_agent *agent)
 /* Are the probes kept? Only after an orderly stop; a start that failed leaves what it found. */
 static bool leaves_probes(const struct lien_agent *agent, bool started)
 {
+	char who[LIEN_CLEAN_TEXT];
+	unsigned users;
+
 	if (!agent->journal || !agent->probes)
 		return false;
 	if (!started)
 		return lien_probes_resumed(agent->probes);
-	if (agent->keep_probes) {
+	users = lien_clean_users(agent->graph, who, sizeof(who));
+	if (agent->on_stop == LIEN_ON_STOP_KEEP || (agent->on_stop == LIEN_ON_STOP_USED && users)) {
 		lien_log(6,
-			"probes stay in running jobs for the next agent (--on-stop keep): `lien "
-			"agent --clean` takes them off");
+			"probes stay%s%s for the next agent, which goes on from here: `lien "
+			"agent --clean` takes them off",
+			users ? " in " : "", users ? who : "");
 		return true;
 	}
 	if (memory_is_away(agent)) {
@@ -279,8 +285,12 @@ static bool leaves_probes(const struct lien_agent *agent, bool started)
 			    "need it wait, until the next agent restores it");
 		return true;
 	}
-	lien_log(6, "probes are taken off running jobs: `lien attach` makes them known to the next "
-		    "agent");
+	if (users)
+		lien_log(5,
+			"probes are taken off (--on-stop detach), and what is known of %s is "
+			"lost: `lien attach` reads some of it again, and memory that NVLS may "
+			"use cannot be moved any more",
+			who);
 	return false;
 }
 
@@ -296,25 +306,4 @@ void lien_resume_stop(struct lien_agent *agent, bool started)
 	lien_journal_close(agent->journal);
 	agent->journal = NULL;
 	free(agent->journal_path);
-}
-
-int lien_agent_clean(const char *socket)
-{
-	static const char *const more[] = {
-		".journal", ".journal.new", ".outcomes", ".outcomes.new"};
-	int err = lien_probes_clean(socket);
-	char *name;
-	unsigned i;
-
-	if (err == -EBUSY)
-		lien_log(3, "an agent runs on %s: stop it first", socket);
-	else if (err)
-		lien_log(3, "cannot remove what agents on %s left: %s", socket, strerror(-err));
-	for (i = 0; i < sizeof(more) / sizeof(more[0]) && !err; i++) {
-		if (asprintf(&name, "%s%s", socket, more[i]) < 0)
-			break;
-		unlink(name);
-		free(name);
-	}
-	return err;
 }

@@ -213,7 +213,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	agent->no_attach = config->no_attach;
 	agent->has_metrics_user = config->has_metrics_user;
 	agent->metrics_user = config->metrics_user;
-	agent->keep_probes = config->on_stop == LIEN_ON_STOP_KEEP;
+	agent->on_stop = config->on_stop;
 	agent->host_limit = config->host_limit;
 	lien_host_files_find(&agent->host);
 	raise_file_limit();

@@ -8,6 +8,7 @@
 
 /* How an orderly stop treats the probes in running jobs, unless memory is away. */
 enum lien_on_stop {
+	LIEN_ON_STOP_USED,   /* keeps them while a process uses CUDA; with none, detaches */
 	LIEN_ON_STOP_DETACH, /* removes them: jobs pay nothing; the next agent begins anew */
 	LIEN_ON_STOP_KEEP,   /* leaves them, and the journal, for the next agent */
 };
@@ -36,8 +37,8 @@ struct lien_agent_config {
 /* Runs until SIGTERM or SIGINT. 0, or -errno after a message on stderr. */
 int lien_agent_run(const struct lien_agent_config *config);
 
-/* Removes what agents with that socket have left: pins, journal and state. 0, or -errno after a
- * message. */
-int lien_agent_clean(const char *socket);
+/* Removes what agents with that socket have left: pins, journal and state. Without force,
+ * -ECANCELED if running processes would lose by it. 0, or -errno after a message. */
+int lien_agent_clean(const char *socket, bool force);
 
 #endif

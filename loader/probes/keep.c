@@ -410,16 +410,21 @@ void lien_probes_unpin(struct lien_probes *probes)
 	probes->pins = NULL;
 }
 
-int lien_probes_clean(const char *socket)
+int lien_probes_clean(const char *socket, int (*may)(const char *socket))
 {
-	struct lien_pins *pins;
+	struct lien_pins *pins = NULL;
 	char path[PATH_MAX];
 	int err = lien_pins_open(&pins, socket, false);
 
-	if (!err)
-		lien_pins_remove(pins);
 	if (err && err != -ENOENT)
 		return err;
+	err = may ? may(socket) : 0;
+	if (err) {
+		lien_pins_close(pins);
+		return err;
+	}
+	if (pins)
+		lien_pins_remove(pins);
 	state_path(socket, path, sizeof(path));
 	return unlink(path) && errno != ENOENT ? -errno : 0;
 }

@@ -89,8 +89,9 @@ const char *lien_probes_pinned(const struct lien_probes *probes);
 const char *lien_probes_problem(const struct lien_probes *probes);
 /* Removes all pins, so that closing the probes detaches everything. */
 void lien_probes_unpin(struct lien_probes *probes);
-/* Removes the pins of the agent with that socket, if any. -EBUSY: that agent runs. */
-int lien_probes_clean(const char *socket);
+/* Removes the pins of the agent with that socket, if any. -EBUSY: that agent runs; or what `may`
+ * (NULL: always) returns once it is known that none does, if that is not 0. */
+int lien_probes_clean(const char *socket, int (*may)(const char *socket));
 
 /*
  * Attaches to all traced calls that the file has, once per inode, even if several overlays show the

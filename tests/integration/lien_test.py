@@ -307,7 +307,7 @@ class Session:
 
     def clean(self):
         """Removes what the agents left for the next one; says what was wrong with that."""
-        outcome = self.lien("agent", "--clean")
+        outcome = self.lien("agent", "--clean", "--force")
         return None if outcome.code == 0 else str(outcome)
 
     def kill_agent(self):
@@ -451,7 +451,7 @@ class Session:
         for process in reversed(self.processes):
             process.end()
         unmount_below(self.folder)
-        _cleaning.append((self, self.spawn([LIEN, "agent", "--clean"])))
+        _cleaning.append((self, self.spawn([LIEN, "agent", "--clean", "--force"])))
         cleaned(CLEANING_MAX)
 
     def close(self):

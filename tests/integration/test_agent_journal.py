@@ -23,7 +23,7 @@ from told import compare
 import lien_test
 from lien_test import (
     CALLS, LIEN, MIB, SEED, SOFTCUDA, SOFTNCCL, Failure, Stream, at_a_moment, brief, came, case,
-    check, equal, main, program, recording, wait_for)
+    check, equal, main, program, recording, start_pairs, wait_for)
 
 Session = functools.partial(lien_test.Session, fresh=True)  # their agents are what is tested
 PINS = "/sys/fs/bpf/lien"
@@ -475,7 +475,7 @@ def test_no_room_for_the_journal():
         check(session.process(new.pid)["complete"], "incomplete")
         # So little room that it cannot be begun.
         session.stop_agent()
-        equal(session.lien("agent", "--clean").code, 0, "--clean")
+        equal(session.clean(), None, "--clean")
         with open(os.path.join(small, "filler"), "wb") as filler:
             filler.write(b"x" * (5 << 19))
         session.start_agent()
@@ -566,7 +566,7 @@ def test_clean():
         session.stop_agent()
         check(pins_of(session) and all(map(os.path.exists, files)), "nothing is left")
         equal(os.path.getsize(files[0]) % MIB != 0, True, "the journal keeps its room")
-        equal(session.lien("agent", "--clean").code, 0, "--clean")
+        equal(session.clean(), None, "--clean")
         equal((pins_of(session), list(map(os.path.exists, files))), (None, [False] * 2), "left")
         session.start_agent()
         check(session.process(driver.pid)["complete"] is False, "it knows")
@@ -580,11 +580,46 @@ def test_clean():
 
 
 @case()
-def test_on_stop_detach():
-    """The default: after an orderly stop nothing is left in the kernel for jobs to pay for."""
+def test_stopped_by_default():
+    """A restart costs nobody anything; where nobody uses CUDA, nothing is left."""
     with Session() as session:
         files = [session.socket + ".journal", session.socket + ".state"]
         session.start_agent(keep=False)
+        session.stop_agent()
+        equal((pins_of(session), list(map(os.path.exists, files))), (None, [False] * 2), "left of nothing")
+        session.start_agent(keep=False)
+        job = start_pairs(session, 4)
+
+        def answers():
+            return [session.ask(*words) for words in (["mem"], ["graph"], ["offload", "--dry-run"])]
+        before, agent = answers(), session.agent
+        session.stop_agent()
+        named = "processes %d, %d" % tuple(job.ranks)
+        check("probes stay in %s for the next agent" % named in agent.said(), agent.said())
+        session.start_agent(keep=False)
+        session.ready(*job.ranks)
+        equal(answers(), before, "what it knows")
+        equal(session.ask("offload")["bytes"], 16 * MIB, "moved")
+        session.stop_agent()
+        session.refused("agent", "--clean", text="memory of %s is offloaded.*--force" % named)
+        session.start_agent(keep=False)
+        session.ask("restore")
+        equal(job.verify()[0], 16, "mappings verified")
+        session.stop_agent()
+        session.refused("agent", "--clean", text="what is known of %s is lost.*--force" % named)
+        check(pins_of(session) and all(map(os.path.exists, files)), "it was removed")
+        equal(session.lien("agent", "--clean", "--force").code, 0, "--clean --force")
+        equal((pins_of(session), list(map(os.path.exists, files))), (None, [False] * 2), "left")
+        session.refused("agent", "--force", text="--force needs --clean", code=2)
+        job.quit()
+
+
+@case()
+def test_on_stop_detach():
+    """Nothing is left in the kernel for jobs to pay for, and it says what that costs."""
+    with Session() as session:
+        files = [session.socket + ".journal", session.socket + ".state"]
+        session.start_agent("--on-stop", "detach", keep=False)
         driver = session.driver()
         handle, va = driver("make", 2 * MIB, 0)
         driver("fill", va, 2 * MIB, 0x42)
@@ -592,13 +627,13 @@ def test_on_stop_detach():
         check(pins_of(session) and all(map(os.path.exists, files)), "nothing is kept for a crash")
         agent = session.agent
         session.stop_agent()
-        check("probes are taken off running jobs" in agent.said(), agent.said())
+        check("what is known of process %d is lost" % driver.pid in agent.said(), agent.said())
         equal((pins_of(session), list(map(os.path.exists, files))), (None, [False] * 2), "left")
         for _ in range(1000):
             driver("unmap", va, 2 * MIB)
             va = driver("show", 2 * MIB, handle, 0)
         driver("fill", va, 2 * MIB, 0x43)
-        session.start_agent(keep=False)
+        session.start_agent("--on-stop", "detach", keep=False)
         session.known(driver.pid)
         check(not session.process(driver.pid)["complete"], "it knows calls that nobody saw")
         equal(session.ask("status")["events_lost"], 0, "events lost")
@@ -609,7 +644,7 @@ def test_on_stop_detach():
         session.stop_agent()
         check("memory is offloaded: probes stay" in agent.said(), agent.said())
         check(pins_of(session) and all(map(os.path.exists, files)), "the journal is gone")
-        session.start_agent(keep=False)
+        session.start_agent("--on-stop", "detach", keep=False)
         session.ask("restore")
         equal(driver("check", va, 2 * MIB, 0x43), 0, "wrong bytes")
         session.stop_agent()

@@ -435,7 +435,7 @@ def test_killed_while_it_stops():
     with Session(fresh=True) as session:
         job = session.driver(control=False)
         for delay_us in range(0, 16000, 1000):
-            agent = session.start_agent(keep=False)
+            agent = session.start_agent("--on-stop", "detach", keep=False)
             wait_for("it is probed", lambda: probed(job))
             agent.signal(signal.SIGTERM)
             time.sleep(delay_us / 1e6)

@@ -381,7 +381,7 @@ def test_importer_that_was_not_heard():
     with one_way() as (session, job):
         session.ask("offload", "--owner", "all")
         session.kill_agent()
-        session.lien("agent", "--clean")  # the next one knows nothing
+        session.clean()  # the next one knows nothing
         job.importer.process.signal(signal.SIGSTOP)
         wait_for("it is stopped", lambda: state_of(job.importer.pid) == "T")
         session.start_agent()

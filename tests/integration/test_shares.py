@@ -159,7 +159,7 @@ def test_communicators_of_a_process_older_than_the_agent():
             LIEN, "run", "--", program("prog_nccl"), SOFTNCCL]))
         alice("init", 0)
         session.kill_agent()
-        session.lien("agent", "--clean")
+        session.clean()
         session.start_agent()
         session.ready(alice.pid)
         for number in range(COMMS + 8):

@@ -20,8 +20,7 @@
 
 static const char *const examples[] = {"lien agent", "watch this node until Ctrl-C",
 	"lien agent --library /opt/cuda/libcuda.so.1", "also a driver in an unusual place",
-	"lien agent --on-stop keep", "for an upgrade: the next agent goes on where this one stops",
-	"lien agent --clean", "after an agent that was killed: take its probes off running jobs",
+	"lien agent --clean", "for good: take the probes that an agent has left off running jobs",
 	NULL};
 
 static const struct lien_usage usage = {
@@ -32,9 +31,9 @@ static const struct lien_usage usage = {
 		"on its socket: root sees everything, other users their own processes. Runs in the "
 		"foreground, "
 		"as "
-		"root, and gives up most rights once it has started; one per node. It takes its "
-		"probes off running jobs when it is stopped; with --on-stop keep, or if it was "
-		"killed, the next agent knows what this one knew and what happened since.",
+		"root, and gives up most rights once it has started; one per node. When it is "
+		"stopped or killed while processes use CUDA, its probes stay in them, and the next "
+		"agent knows what this one knew and what happened since.",
 	.apart = (const char *const[]){"no-prepare", "prepare", NULL},
 	.examples = examples,
 };
@@ -72,7 +71,7 @@ int lien_cmd_agent(int argc, char **argv)
 	const char *socket = NULL, *library = NULL, *on_stop = NULL, *metrics_user = NULL;
 	unsigned long ring = 0, threads = 0, journal_size = JOURNAL_MIB;
 	bool no_multi = false, no_bound = false, no_journal = false, clean = false,
-	     no_prepare = false, no_attach = false, no_ras = false;
+	     no_prepare = false, no_attach = false, no_ras = false, force = false;
 	unsigned long prepare = 0;
 	uint64_t host_limit = 0;
 	const struct lien_option options[] = {
@@ -89,8 +88,9 @@ int lien_cmd_agent(int argc, char **argv)
 		{"no-journal", LIEN_OPTION_FLAG, &no_journal, NULL,
 			"leave nothing to the next agent when this one ends", 0},
 		{"on-stop", LIEN_OPTION_CHOICE, &on_stop, "detach|keep",
-			"detach: take the probes off running jobs (default); keep: the next agent "
-			"goes on",
+			"detach: take the probes off running jobs, of which the next agent then "
+			"knows nothing; keep: the next agent goes on (default while a process "
+			"uses CUDA)",
 			0},
 		{"journal-size", LIEN_OPTION_NUMBER, &journal_size, "MIB",
 			"a snapshot replaces a longer journal (default 64)", JOURNAL_MIB_MAX},
@@ -112,6 +112,8 @@ int lien_cmd_agent(int argc, char **argv)
 			0},
 		{"clean", LIEN_OPTION_FLAG, &clean, NULL,
 			"remove what earlier agents left for the next one, and end", 0},
+		{"force", LIEN_OPTION_FLAG, &force, NULL,
+			"with --clean: even if running processes can no longer be moved then", 0},
 		LIEN_SOCKET_OPTION(&socket), {}};
 	const char *libraries[] = {NULL, NULL};
 	char control[PATH_MAX];
@@ -122,8 +124,10 @@ int lien_cmd_agent(int argc, char **argv)
 		return code;
 	if (ring & (ring - 1))
 		return lien_usage_error(&usage, "--ring '%lu' is not a power of 2", ring);
-	if (on_stop && !strcmp(on_stop, "keep"))
-		config.on_stop = LIEN_ON_STOP_KEEP;
+	if (force && !clean)
+		return lien_usage_error(&usage, "--force needs --clean");
+	if (on_stop)
+		config.on_stop = strcmp(on_stop, "keep") ? LIEN_ON_STOP_DETACH : LIEN_ON_STOP_KEEP;
 	if (no_journal && config.on_stop == LIEN_ON_STOP_KEEP)
 		return lien_usage_error(
 			&usage, "--on-stop keep and --no-journal cannot be combined");
@@ -133,7 +137,7 @@ int lien_cmd_agent(int argc, char **argv)
 	if (!config.socket || !config.socket[0])
 		config.socket = LIEN_CLIENT_SOCKET;
 	if (clean)
-		return lien_agent_clean(config.socket) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
+		return lien_agent_clean(config.socket, force) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
 	if (machine_lacks())
 		return LIEN_EXIT_FAILURE;
 	libraries[0] = library;
