@@ -16,6 +16,7 @@ import xml.etree.ElementTree as ElementTree
 
 import graph_jobs
 from cli_answers import make_graph
+from test_cli_offline import GOLDEN
 from cli_fixture import Context, long, run_cases, variants
 
 EXAMPLE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "graph-8ranks.svg")
@@ -320,10 +321,14 @@ def case_same(context):
 
 
 def case_title(context):
-    """the title names the host and the time"""
+    """the title names the host and the time; of a recording, the file and the recording's time"""
     picture = draw(context, graph_jobs.empty())
     assert "GPU memory on %s" % os.uname().nodename in texts(parse(picture)), picture
     assert "0 processes on 0 GPUs" in picture and "no process holds memory of another" in picture
+    for words, when in (((), "2026-11-20 "), (("--at", "+1"), "2026-11-20 ")):
+        out, _ = context.run("graph", "--format", "svg", "--from", GOLDEN, *words, TZ="UTC0")
+        assert any(text.startswith("GPU memory in pytorch-nccl") for text in texts(parse(out))), out
+        assert any(text.startswith(when) for text in texts(parse(out))), texts(parse(out))
 
 
 @long

@@ -45,18 +45,23 @@ static int print_json(const json_t *result, FILE *out)
 static int print_svg(const json_t *result, FILE *out)
 {
 	char host[HOST_NAME_MAX + 1] = "", when[64] = "", *names = NULL;
-	const json_t *node;
-	time_t now = time(NULL);
+	const json_t *file = json_object_get(result, "file"), *node;
+	time_t now = file ? lien_get_number(result, "t") : (uint64_t)time(NULL);
 	struct tm local;
 	size_t i;
 	int err;
 
 	gethostname(host, sizeof(host) - 1);
 	json_array_foreach (json_object_get(result, "nodes"), i, node)
-		names = lien_append(names, ", ", "%s", json_string_value(node));
+		names = lien_append(
+			names, ", ", "%s%s", names ? "" : "on ", json_string_value(node));
+	if (file) /* it does not say on which host it was made */
+		names = lien_format("in %s", basename(json_string_value(file)));
+	else if (!names)
+		names = lien_format("on %s", host);
 	if (localtime_r(&now, &local))
 		strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S %z", &local);
-	err = lien_graph_svg(result, names ? names : host, when, out);
+	err = lien_graph_svg(result, names, when, out);
 	free(names);
 	return err;
 }
@@ -109,6 +114,7 @@ int lien_cmd_graph(int argc, char **argv)
 		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&query.from),
 		LIEN_NODES_OPTIONS(&nodes.options), {}};
 	const struct format *format;
+	uint64_t wall_ns = 0;
 	json_t *result;
 	int code;
 
@@ -119,10 +125,15 @@ int lien_cmd_graph(int argc, char **argv)
 		return lien_usage_error(&usage, "--json and --format %s cannot be combined", name);
 	query.socket = socket;
 	query.code = &code;
+	query.from.wall_ns = &wall_ns;
 	result = lien_query(&query, json_pack("{s:s}", "op", "graph"));
 	lien_nodes_view_free(&nodes);
 	if (!result)
 		return code;
+	if (query.from.path && format->print == print_svg) {
+		json_object_set_new(result, "file", json_string(query.from.path));
+		json_object_set_new(result, "t", json_integer(wall_ns / 1000000000));
+	}
 	if (format->print != print_json)
 		lien_drop_arena(result);
 	code = write_graph(result, format, path);

@@ -63,7 +63,7 @@ struct reading {
 	bool find_peak; /* fills in the next three: */
 	uint64_t peak_bytes, peak_records, peak_ns;
 	bool grown; /* since the last look at the sum */
-	uint64_t records, first_ns, last_ns;
+	uint64_t records, first_ns, last_ns, created_ns;
 };
 
 static const struct reading to_the_end = {.stop_records = UINT64_MAX, .stop_ns = UINT64_MAX};
@@ -133,8 +133,10 @@ static int read_one(
 }
 
 /* Returns the graph where the reading stops; NULL after a message. */
-static struct lien_graph *load(const char *command, const char *path, struct reading *reading)
+static struct lien_graph *load(
+	const char *command, const struct lien_from *from, struct reading *reading)
 {
+	const char *path = from->path;
 	struct lien_recording *recording = lien_offline_open(command, path);
 	struct lien_process *process;
 	struct lien_graph *graph;
@@ -142,6 +144,7 @@ static struct lien_graph *load(const char *command, const char *path, struct rea
 
 	if (!recording)
 		return NULL;
+	reading->created_ns = lien_recording_created(recording);
 	err = lien_graph_new(&graph);
 	if (err)
 		graph = NULL;
@@ -157,6 +160,8 @@ static struct lien_graph *load(const char *command, const char *path, struct rea
 	}
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 		process->presence = LIEN_CONTROL_UNKNOWN;
+	if (from->wall_ns)
+		*from->wall_ns = reading->created_ns + reading->last_ns - reading->first_ns;
 	return graph;
 }
 
@@ -170,14 +175,14 @@ static bool has_processes(struct lien_graph *graph)
 }
 
 /* Returns the graph as it was when most memory was in use, after a first reading to the end. */
-static struct lien_graph *load_peak(const char *command, const char *path, bool asked)
+static struct lien_graph *load_peak(const char *command, const struct lien_from *from, bool asked)
 {
 	struct reading first = to_the_end, second = to_the_end;
 	struct lien_graph *graph;
 
 	first.find_peak = true;
 	first.quiet = !asked; /* it is not the first one then */
-	graph = load(command, path, &first);
+	graph = load(command, from, &first);
 	if (!graph || (!asked && !first.peak_bytes))
 		return graph;
 	lien_graph_free(graph);
@@ -185,17 +190,18 @@ static struct lien_graph *load_peak(const char *command, const char *path, bool 
 		fprintf(stderr,
 			"%s: at the end of %s all processes have ended: this is its peak, at "
 			"+%.3f; --at shows another moment\n",
-			command, path, (first.peak_ns - first.first_ns) / 1e9);
+			command, from->path, (first.peak_ns - first.first_ns) / 1e9);
 	second.stop_records = first.peak_records;
 	second.quiet = true;
-	return load(command, path, &second);
+	return load(command, from, &second);
 }
 
-static struct lien_graph *load_moment(
-	const char *command, const char *path, const struct lien_moment *at, int *code)
+static struct lien_graph *load_moment(const char *command, const struct lien_from *from, int *code)
 {
 	struct reading whole = to_the_end, part = to_the_end;
-	struct lien_graph *graph = load(command, path, &whole);
+	struct lien_graph *graph = load(command, from, &whole);
+	const struct lien_moment *at = &from->at;
+	const char *path = from->path;
 	double ns = at->seconds * 1e9;
 
 	if (!graph)
@@ -217,7 +223,7 @@ static struct lien_graph *load_moment(
 	}
 	part.stop_ns = ns + 999999; /* and what is shown with that time has happened */
 	part.quiet = true;
-	return load(command, path, &part);
+	return load(command, from, &part);
 }
 
 static struct lien_graph *load_from(const char *command, const struct lien_from *from, int *code)
@@ -226,14 +232,14 @@ static struct lien_graph *load_from(const char *command, const struct lien_from 
 	struct lien_graph *graph;
 
 	if (from->at.given)
-		return load_moment(command, from->path, &from->at, code);
+		return load_moment(command, from, code);
 	if (from->peak)
-		return load_peak(command, from->path, true);
-	graph = load(command, from->path, &reading);
+		return load_peak(command, from, true);
+	graph = load(command, from, &reading);
 	if (!graph || from->end || has_processes(graph))
 		return graph;
 	lien_graph_free(graph);
-	return load_peak(command, from->path, false);
+	return load_peak(command, from, false);
 }
 
 static json_t *answer(const char *command, const struct lien_view_source *source,

@@ -36,7 +36,8 @@ struct lien_from {
 	const char *path; /* NULL: ask an agent instead */
 	struct lien_moment at;
 	bool peak;
-	bool end; /* without these: the end, also where all processes have ended by then */
+	bool end;	   /* without these: the end, also where all processes have ended by then */
+	uint64_t *wall_ns; /* out: the moment that was shown, ns of CLOCK_REALTIME; or NULL */
 };
 
 #define LIEN_PIDS_MAX 1024

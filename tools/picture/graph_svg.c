@@ -139,7 +139,7 @@ static int put_libraries(const struct lien_sheet *sheet, int y)
 	return all->library_count ? run.y + 8 : y;
 }
 
-static int put_title(const struct lien_sheet *sheet, const char *host, const char *when)
+static int put_title(const struct lien_sheet *sheet, const char *where, const char *when)
 {
 	const struct lien_font title = {22, LIEN_INK, true, LIEN_START};
 	const struct lien_font small = {12, LIEN_MUTED, false, LIEN_END};
@@ -147,7 +147,7 @@ static int put_title(const struct lien_sheet *sheet, const char *host, const cha
 	int y = LIEN_SHEET_MARGIN + 20;
 
 	lien_svg_text(sheet->out, LIEN_SHEET_MARGIN, y, right - LIEN_SHEET_MARGIN - room, &title,
-		"GPU memory on %s", host);
+		"GPU memory %s", where);
 	lien_svg_text(sheet->out, right, y, room, &small, "%s", when);
 	y = put_totals(sheet, y + 6);
 	return put_libraries(sheet, y) + 8;
@@ -262,12 +262,12 @@ static int put_key(const struct lien_sheet *sheet, int y)
 }
 
 /* Returns the height, or -ENOMEM. */
-static int draw(struct lien_sheet *sheet, const char *host, const char *when)
+static int draw(struct lien_sheet *sheet, const char *where, const char *when)
 {
 	int y;
 
 	lien_cards_arrange(sheet);
-	y = put_title(sheet, host, when);
+	y = put_title(sheet, where, when);
 	y = lien_cards_draw(sheet, y);
 	y = lien_lanes_draw(sheet, y);
 	if (y < 0)
@@ -275,7 +275,7 @@ static int draw(struct lien_sheet *sheet, const char *host, const char *when)
 	return put_key(sheet, put_teams(sheet, y));
 }
 
-static int draw_document(struct lien_sheet *sheet, const char *host, const char *when, FILE *out)
+static int draw_document(struct lien_sheet *sheet, const char *where, const char *when, FILE *out)
 {
 	char *body = NULL;
 	size_t size;
@@ -287,7 +287,7 @@ static int draw_document(struct lien_sheet *sheet, const char *host, const char 
 	sheet->out = open_memstream(&body, &size);
 	if (!sheet->out)
 		return -ENOMEM;
-	height = draw(sheet, host, when);
+	height = draw(sheet, where, when);
 	err = ferror(sheet->out) || height < 0 ? -ENOMEM : 0;
 	if (fclose(sheet->out))
 		err = -ENOMEM;
@@ -297,7 +297,7 @@ static int draw_document(struct lien_sheet *sheet, const char *host, const char 
 	return err;
 }
 
-int lien_graph_svg(const json_t *reply, const char *host, const char *when, FILE *out)
+int lien_graph_svg(const json_t *reply, const char *where, const char *when, FILE *out)
 {
 	json_t *united = lien_several_unite(reply);
 	struct lien_sheet sheet = {.nodes = json_object_get(united, "nodes")};
@@ -306,7 +306,7 @@ int lien_graph_svg(const json_t *reply, const char *host, const char *when, FILE
 	if (!err)
 		err = lien_teams_make(united, &sheet.teams);
 	if (!err)
-		err = draw_document(&sheet, host, when, out);
+		err = draw_document(&sheet, where, when, out);
 	free(sheet.centers);
 	lien_teams_free(&sheet.teams);
 	lien_residents_free(&sheet.residents);

@@ -11,8 +11,8 @@
 
 #include <jansson.h>
 
-/* host (or the names of several) and when appear in the title. Returns 0 or -ENOMEM; the caller
+/* where ("on node7", "in job.lien") and when appear in the title. Returns 0 or -ENOMEM; the caller
  * must check out for write errors. */
-int lien_graph_svg(const json_t *reply, const char *host, const char *when, FILE *out);
+int lien_graph_svg(const json_t *reply, const char *where, const char *when, FILE *out);
 
 #endif
