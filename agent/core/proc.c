@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -125,12 +126,53 @@ char lien_proc_stopped(uint32_t pid)
 	return state && (*state == 'T' || *state == 't') ? *state : 0;
 }
 
+/* strace stops a thread at each system call, for some 0.1 ms. */
+#define LOOKS	5
+#define LOOK_US 2000
+
+static void debugger_of(uint32_t pid, char remedy[static LIEN_REMEDY_SIZE])
+{
+	char text[LIEN_STATUS_SIZE];
+	const char *tracer =
+		lien_status_read(pid, 0, text) ? NULL : lien_status_field(text, "TracerPid");
+
+	snprintf(remedy, LIEN_REMEDY_SIZE, "debugger: process %lu",
+		tracer ? strtoul(tracer, NULL, 10) : 0);
+}
+
+bool lien_proc_halted(uint32_t pid, char remedy[static LIEN_REMEDY_SIZE])
+{
+	char stopped = lien_proc_stopped(pid);
+	unsigned i;
+
+	for (i = 1; stopped == 't' && i < LOOKS; i++) {
+		usleep(LOOK_US);
+		stopped = lien_proc_stopped(pid);
+	}
+	if (stopped == 't')
+		debugger_of(pid, remedy);
+	else
+		snprintf(remedy, LIEN_REMEDY_SIZE, "kill -CONT %u", pid);
+	return stopped;
+}
+
+const char *lien_proc_halted_words(uint32_t pid)
+{
+	char remedy[LIEN_REMEDY_SIZE];
+
+	if (!lien_proc_halted(pid, remedy))
+		return NULL;
+	return remedy[0] == 'd' ? "a debugger has stopped it: let it go on first"
+				: "it is stopped: let it go on first (kill -CONT)";
+}
+
 int lien_proc_check_goes_on(uint32_t pid, char *error, size_t size)
 {
-	if (lien_proc_stopped(pid) != 'T')
+	char remedy[LIEN_REMEDY_SIZE];
+
+	if (!lien_proc_halted(pid, remedy))
 		return 0;
-	snprintf(
-		error, size, "process %u is stopped: let it go on first (kill -CONT %u)", pid, pid);
+	snprintf(error, size, "process %u is stopped: let it go on first (%s)", pid, remedy);
 	return -EBUSY;
 }
 

@@ -27,8 +27,13 @@ bool lien_proc_is_ending(uint32_t pid, uint64_t start);
 
 /* Returns 'T': stopped by a signal, 't': by a debugger; 0: neither, as far as can be told. */
 char lien_proc_stopped(uint32_t pid);
-/* Returns 0, or -EBUSY and an error: a signal has stopped it, so it can take no orders. A
- * debugger's stop may be over in a moment. */
+#define LIEN_REMEDY_SIZE 48
+/* Returns true if it is stopped and so takes no orders, and what lets it go on: "kill -CONT 812",
+ * "debugger: process 99". A tracer's stop that is over in a moment does not count. */
+bool lien_proc_halted(uint32_t pid, char remedy[static LIEN_REMEDY_SIZE]);
+/* The same in words; NULL: it goes on. */
+const char *lien_proc_halted_words(uint32_t pid);
+/* Returns 0, or -EBUSY and an error: lien_proc_halted(). */
 int lien_proc_check_goes_on(uint32_t pid, char *error, size_t size);
 
 /* The process's name; "" if it is not known. */

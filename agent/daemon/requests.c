@@ -111,6 +111,7 @@ static void request_view(struct lien_client *client, json_t *request)
 	json_t *answer;
 
 	name_client(client, json_object_get(request, "pid"));
+	lien_attach_expect(agent, &client->viewer, NULL, 0);
 	answer = lien_view_dispatch(&source, request, error, sizeof(error));
 
 	if (!answer && error[0])
@@ -302,13 +303,16 @@ static void reply_nothing(struct lien_client *client)
 	lien_reply_result(client, lien_view_plan(&plan));
 }
 
-static void dry_run(struct lien_client *client, const struct lien_selection *selection,
+static void dry_run(struct lien_client *client, struct lien_selection *selection,
 	const struct lien_offload_how *how)
 {
 	struct lien_plan plan;
 	char error[512];
-	int err = lien_orders_plan(client->agent, selection, &plan, error, sizeof(error));
+	int err;
 
+	selection->ahead = true;
+	lien_attach_expect(client->agent, &client->viewer, selection->pids, selection->pids_count);
+	err = lien_orders_plan(client->agent, selection, &plan, error, sizeof(error));
 	if (err) {
 		reply_failed(client, err, error);
 		return;

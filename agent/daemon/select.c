@@ -106,10 +106,24 @@ static bool add_by_number(struct lien_client *client, struct seen *seen,
 	return true;
 }
 
+static bool no_such_gpu(struct lien_client *client, const struct seen *seen, json_int_t number)
+{
+	const struct lien_node *node = lien_node_now(client->agent);
+	unsigned count = node && node->count ? node->count : seen->devices;
+	char error[120];
+	int used = snprintf(error, sizeof(error), "there is no GPU %" JSON_INTEGER_FORMAT, number);
+
+	if (count > 1)
+		snprintf(error + used, sizeof(error) - used, "; there are 0 to %u (see `lien ps`)",
+			count - 1);
+	else if (count)
+		snprintf(error + used, sizeof(error) - used, "; there is only 0");
+	return invalid(client, error);
+}
+
 static bool read_gpus(struct lien_client *client, json_t *list, struct seen *seen,
 	struct lien_selection *selection, struct lien_selected *selected)
 {
-	char number[32];
 	json_t *gpu;
 	size_t i;
 
@@ -123,11 +137,9 @@ static bool read_gpus(struct lien_client *client, json_t *list, struct seen *see
 			if (!add_by_uuid(client, seen, selection, selected, json_string_value(gpu)))
 				return false;
 		} else if (json_is_integer(gpu)) {
-			snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT,
-				json_integer_value(gpu));
 			if (!add_by_number(
 				    client, seen, selection, selected, json_integer_value(gpu)))
-				return unknown(client, "there is no GPU", number);
+				return no_such_gpu(client, seen, json_integer_value(gpu));
 		} else {
 			return invalid(client, "each of gpus must be a number, or the beginning of "
 					       "a UUID, such as \"GPU-5f0a\"");

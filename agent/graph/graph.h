@@ -387,6 +387,7 @@ struct lien_process {
 	enum lien_control_presence presence;
 	bool detached;	 /* by `lien detach`, and not attached since; set by the agent */
 	bool over;	 /* /proc says that it has ended; set by the agent */
+	bool joins;	 /* an offload gives it the control library first; set by the agent */
 	unsigned parked; /* mappings */
 	bool joined;	 /* has had memory away that multicast objects join with others' */
 	uint32_t visits; /* visits it may still cost: lien_process_visits() */

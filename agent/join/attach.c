@@ -2,6 +2,7 @@
 #include "agent/join/attach.h"
 #include "agent/join/join.h"
 #include "agent/core/proc.h"
+#include "agent/graph/pids.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -458,6 +459,18 @@ static bool wanted_before(
 	const struct lien_viewer *viewer, const struct lien_process *process, bool named)
 {
 	return wanted(viewer, process, named) && lacks_nothing_else(process);
+}
+
+void lien_attach_expect(struct lien_agent *agent, const struct lien_viewer *viewer,
+	const uint32_t *pids, unsigned count)
+{
+	const bool attaches = agent->control >= 0 && !agent->no_attach;
+	struct lien_process *process;
+
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		process->joins =
+			attaches && (!count || lien_pids_have(pids, count, process->pid)) &&
+			wanted_before(viewer, process, count) && !lien_proc_stopped(process->pid);
 }
 
 static void look(

@@ -133,12 +133,6 @@ static void on_walked(void *to, struct lien_process *process, const struct lien_
 	add_result((struct compare *)job, part, process, walked);
 }
 
-static const char *stopped(uint32_t pid)
-{
-	return lien_proc_stopped(pid) == 'T' ? "it is stopped: let it go on first (kill -CONT)"
-					     : NULL;
-}
-
 /* Returns why there is nothing to ask; NULL: there may be. */
 static const char *not_asked(const struct lien_join_job *job, const struct lien_process *process)
 {
@@ -160,7 +154,7 @@ static void start(
 	int err = 0;
 
 	if (!error)
-		error = stopped(part->pid);
+		error = lien_proc_halted_words(part->pid);
 	if (!error)
 		err = lien_walk_start(job->agent, process, repair, on_walked, job);
 	if (err && err != -EBUSY && err != -ETIMEDOUT)
@@ -180,7 +174,7 @@ static void look(
 	char error[120];
 
 	if (lien_now_ns() >= compare->deadline) {
-		why = stopped(part->pid);
+		why = lien_proc_halted_words(part->pid);
 		snprintf(error, sizeof(error), "it was not read within %u ms%s%s",
 			compare->timeout_ms, why ? ": " : "", why ? why : "");
 		if (runs && process)

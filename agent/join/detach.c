@@ -134,6 +134,7 @@ static const char *order(struct lien_agent *agent, struct lien_process *process)
 	const struct lien_wire_header end = {
 		.length = sizeof(end), .type = LIEN_WIRE_END, .seq = 1};
 	struct lien_tracked *tracked = process->agent;
+	const char *reason;
 
 	if (tracked && lien_detach_under_way(tracked))
 		return "it is being detached already";
@@ -145,8 +146,9 @@ static const char *order(struct lien_agent *agent, struct lien_process *process)
 		return "its control library does not answer: see `lien ps`";
 	if (process->held_items)
 		return "memory of it is offloaded: `lien restore` first";
-	if (lien_proc_stopped(process->pid) == 'T')
-		return "it is stopped: let it go on first (kill -CONT)";
+	reason = lien_proc_halted_words(process->pid);
+	if (reason)
+		return reason;
 	lien_walk_end(agent, process, "it is being detached");
 	if (lien_link_send(tracked->link, LIEN_ASK_END, &end, NULL, NULL, 0))
 		return "its control library is busy: try again";

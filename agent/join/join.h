@@ -27,6 +27,9 @@ void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigne
  * to the request is kept until then. */
 bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count,
 	json_t *request, void (*go_on)(struct lien_client *client, json_t *request));
+/* Marks the processes (none named: all) that this would give the library (lien_process.joins). */
+void lien_attach_expect(struct lien_agent *agent, const struct lien_viewer *viewer,
+	const uint32_t *pids, unsigned count);
 /* Has control libraries leave their processes as they found them. */
 void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigned count);
 /* Compares the graph with the driver, and repairs the graph if `repair`. */

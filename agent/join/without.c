@@ -29,6 +29,12 @@ void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigne
 	lien_reply_error(client, WITHOUT);
 }
 
+void lien_attach_expect(struct lien_agent *agent, const struct lien_viewer *viewer,
+	const uint32_t *pids, unsigned count)
+{
+	(void)agent, (void)viewer, (void)pids, (void)count;
+}
+
 bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count,
 	json_t *request, void (*go_on)(struct lien_client *client, json_t *request))
 {

@@ -110,8 +110,9 @@ void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lie
 		return;
 	lien_transaction_drop_out(t, index);
 	if (!phases[phase]->spares_dead || lien_transaction_alive(t, index))
-		lien_transaction_fail(t, -ESRCH, t->processes[index].pid,
-			"process %u cannot be reached", t->processes[index].pid);
+		lien_transaction_fail(t, -ESRCH, t->processes[index].pid, "process %u %s",
+			t->processes[index].pid,
+			lien_transaction_alive(t, index) ? "cannot be reached" : "has ended");
 }
 
 bool lien_transaction_idle(const struct lien_transaction *t)
@@ -200,8 +201,8 @@ static void name_aside(struct lien_transaction *t)
 		snprintf(with, sizeof(with), " with %u other %s", t->aside_others,
 			t->aside_others == 1 ? "process" : "processes");
 	lien_transaction_fail(t, -ETIMEDOUT, t->aside,
-		"process %u is stopped (kill -CONT %u) and stays offloaded%s; all else is back",
-		t->aside, t->aside, with);
+		"process %u is stopped (%s) and stays offloaded%s; all else is back", t->aside,
+		t->aside_remedy, with);
 }
 
 void lien_transaction_end(struct lien_transaction *t)
@@ -505,7 +506,7 @@ static uint64_t limit_ms_of(const struct lien_transaction *t, unsigned index)
 	return limit_ms < LIMIT_MS ? limit_ms : LIMIT_MS;
 }
 
-static void no_answer(struct lien_transaction *t, unsigned index)
+static void no_answer(struct lien_transaction *t, unsigned index, uint64_t waited_ms)
 {
 	struct participant *participant = &t->participants[index];
 	uint32_t pid = t->processes[index].pid;
@@ -517,22 +518,34 @@ static void no_answer(struct lien_transaction *t, unsigned index)
 	participant->stuck = true;
 	lien_transaction_fail(t, -ETIMEDOUT, pid,
 		"process %u did not answer `%s` within %" PRIu64 " ms%s%s", pid,
-		phases[participant->phase]->name, limit_ms_of(t, index), why[0] ? ": " : "", why);
+		phases[participant->phase]->name, waited_ms, why[0] ? ": " : "", why);
+}
+
+/* As long as nothing was moved, one that is stopped gets no more time than the job to come to rest.
+ */
+static bool is_over(struct lien_transaction *t, unsigned index, uint64_t waited_ms)
+{
+	char remedy[LIEN_REMEDY];
+
+	if (waited_ms >= limit_ms_of(t, index))
+		return true;
+	return t->participants[index].phase <= LIEN_PHASE_CHECK && waited_ms >= t->timeout_ms &&
+	       t->ops.stopped && t->ops.stopped(t->ops.context, t->processes[index].pid, remedy);
 }
 
 void lien_transaction_tick(struct lien_transaction *t)
 {
-	uint64_t now = t->ops.now_ns(t->ops.context);
+	uint64_t now = t->ops.now_ns(t->ops.context), waited_ms;
 	bool any = false;
 	unsigned i;
 
 	if (t->ended)
 		return;
 	for (i = 0; i < t->count; i++) {
-		if (!t->participants[i].seq ||
-			now - t->participants[i].t_sent < limit_ms_of(t, i) * 1000000)
+		waited_ms = (now - t->participants[i].t_sent) / 1000000;
+		if (!t->participants[i].seq || !is_over(t, i, waited_ms))
 			continue;
-		no_answer(t, i);
+		no_answer(t, i, waited_ms);
 		any = true;
 	}
 	/* After staging again, all are at rest. */

@@ -238,6 +238,12 @@ static int leave(struct planner *planner, const struct lien_allocation *allocati
 	return 0;
 }
 
+static const char *unreachable(const struct planner *planner, const struct lien_process *process)
+{
+	return planner->selection->ahead ? lien_plan_unreachable_then(process)
+					 : lien_plan_unreachable(process);
+}
+
 /* Every other holder of the allocation has to take part. */
 static int check_holder(struct planner *planner, const struct lien_holding *holding)
 {
@@ -257,7 +263,7 @@ static int check_holder(struct planner *planner, const struct lien_holding *hold
 			"only root can move what is shared with it",
 			lien_bytes(allocation->bytes).text, allocation->owner_pid,
 			lien_plan_address(allocation));
-	reason = holder == allocation->owner ? NULL : lien_plan_unreachable(holder);
+	reason = holder == allocation->owner ? NULL : unreachable(planner, holder);
 	if (reason || !in)
 		snprintf(what, sizeof(what),
 			"%s of process %u at 0x%" PRIx64 " is mapped by process %u at 0x%" PRIx64,
@@ -601,7 +607,7 @@ static bool stays(void *context, const struct lien_allocation *other)
 	uint32_t holder;
 
 	return !lien_choice_has(&planner->choice, other, false) ||
-	       own_reason(planner, other, &holder) || lien_plan_unreachable(other->owner);
+	       own_reason(planner, other, &holder) || unreachable(planner, other->owner);
 }
 
 /* An object is exported and imported like memory. */
@@ -644,13 +650,13 @@ static int leave_unknown(struct planner *planner, const struct lien_allocation *
 		return 0;
 	reason = reason_to_leave(planner, allocation, &team, &holder);
 	if (!reason)
-		reason = lien_plan_unreachable(allocation->owner);
+		reason = unreachable(planner, allocation->owner);
 	return lien_unknown_add(planner->plan, &planner->unknown_rows, allocation, !reason);
 }
 
 static int check_owner(struct planner *planner, const struct lien_allocation *allocation)
 {
-	const char *reason = lien_plan_unreachable(allocation->owner);
+	const char *reason = unreachable(planner, allocation->owner);
 
 	if (!reason)
 		return 0;
@@ -695,7 +701,7 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 		return leave(planner, allocation, reason, holder);
 	if (planner->selection->free)
 		return may_free(planner, allocation, team);
-	reason = lien_plan_unreachable(allocation->owner);
+	reason = unreachable(planner, allocation->owner);
 	if (reason && planner->selection->pids_count)
 		return check_owner(planner, allocation);
 	if (reason)
@@ -831,7 +837,16 @@ static bool would_stay(void *context, const struct lien_allocation *allocation)
 	uint32_t holder;
 
 	return reason_to_leave(context, allocation, &team, &holder) ||
-	       lien_plan_unreachable(allocation->owner);
+	       unreachable(context, allocation->owner);
+}
+
+/* The same without what objects join: looking for that has a limit, which is for what is selected.
+ */
+static bool would_stay_alone(void *context, const struct lien_allocation *allocation)
+{
+	uint32_t holder;
+
+	return own_reason(context, allocation, &holder) || unreachable(context, allocation->owner);
 }
 
 static int by_pid(const void *a, const void *b)
@@ -870,9 +885,15 @@ static int make(struct planner *planner)
 	if (!err)
 		err = lien_unknown_add_unread(
 			planner->plan, &planner->unknown_rows, planner->graph, &planner->choice);
-	if (!err && !planner->plan->processes_count)
+	if (!err && planner->plan->processes_count) {
+		qsort(planner->plan->processes, planner->plan->processes_count,
+			sizeof(planner->plan->processes[0]), by_pid);
+		err = lien_idle_add_rest(
+			planner->plan, planner->graph, &planner->choice, would_stay_alone, planner);
+	} else if (!err) {
 		err = lien_idle_add(
 			planner->plan, planner->graph, &planner->choice, would_stay, planner);
+	}
 	lien_unknown_end(planner->plan, &planner->unknown_rows);
 	lien_choice_clear(&planner->choice);
 	lien_places_free(&planner->processes);
@@ -914,8 +935,6 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 			refuse(&planner, err, (struct lien_blame){0}, "out of memory");
 		return err;
 	}
-	if (plan->processes_count)
-		qsort(plan->processes, plan->processes_count, sizeof(plan->processes[0]), by_pid);
 	return 0;
 }
 

@@ -52,6 +52,7 @@ struct lien_selection {
 	bool with_closure; /* take in processes outside pids that map the memory */
 	/* also memory that is bound to multicast objects or was exported by fabric handles */
 	bool multicast;
+	bool ahead; /* what an offload would do: see lien_plan_unreachable_then() */
 	const struct lien_discard *discard; /* selected too, but not saved */
 	unsigned discard_count;
 	struct lien_viewer viewer; /* limits the processes */
@@ -99,7 +100,8 @@ struct lien_left {
 
 #define LIEN_IDLE_OWNERS 8
 
-/* A selected process of which nothing is moved. */
+/* What a process has that stays because it is not selected; or all of a selected process of which
+ * nothing is moved. */
 struct lien_idle {
 	uint32_t pid;
 	const char *command;		      /* these texts live as long as the graph */
@@ -133,7 +135,9 @@ struct lien_plan {
 	uint64_t bytes, discarded;
 	struct lien_unknown *unknown; /* sorted by pid */
 	unsigned unknown_count;
-	struct lien_idle *idle; /* by pid; all selected processes if nothing is moved, else none */
+	/* By pid. All selected processes if nothing is moved; else those that take part and have
+	 * something that is not selected. */
+	struct lien_idle *idle;
 	unsigned idle_count;
 	struct lien_freed *freed; /* none without lien_selection.free */
 	unsigned freed_count;
@@ -179,7 +183,11 @@ const char *lien_plan_open(struct lien_graph *graph, const struct lien_allocatio
 int lien_plan_raw(struct lien_process *process, struct lien_wire_raw **list, unsigned *count);
 /* Returns the library that got such a handle last; "a library" if that is not known. */
 const char *lien_plan_raw_to(struct lien_process *process, uint64_t handle);
+/* Ran it before it was watched, so that what it has must be read from the driver? */
+bool lien_plan_unread(const struct lien_process *process);
 /* Returns NULL if the process takes orders; else why not. */
 const char *lien_plan_unreachable(const struct lien_process *process);
+/* The same of the moment at which an offload that somebody asks for now makes its plan. */
+const char *lien_plan_unreachable_then(const struct lien_process *process);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Why processes have nothing to move: counted only when none has. */
+/* Why processes have nothing to move, and what stays because it is not selected. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,11 +61,33 @@ int lien_idle_add(struct lien_plan *plan, struct lien_graph *graph,
 			!lien_viewer_sees(&choice->selection->viewer, process) ||
 			!lien_choice_has_pid(choice, process->pid))
 			continue;
-		plan->idle_count++;
 		*idle = (struct lien_idle){.pid = process->pid,
 			.command = process->command,
-			.reason = lien_plan_unreachable(process)};
+			.reason = choice->selection->ahead ? lien_plan_unreachable_then(process)
+							   : lien_plan_unreachable(process)};
 		count(idle, choice, process, stays, context);
+		plan->idle_count++;
+	}
+	return 0;
+}
+
+int lien_idle_add_rest(struct lien_plan *plan, struct lien_graph *graph,
+	const struct lien_choice *choice,
+	bool (*stays)(void *context, const struct lien_allocation *allocation), void *context)
+{
+	const struct lien_process *process;
+	unsigned i;
+
+	plan->idle = calloc(plan->processes_count, sizeof(*plan->idle));
+	if (!plan->idle)
+		return -ENOMEM;
+	for (i = 0; i < plan->processes_count; i++) {
+		struct lien_idle *idle = &plan->idle[plan->idle_count];
+
+		process = lien_graph_process(graph, plan->processes[i].pid);
+		*idle = (struct lien_idle){.pid = process->pid, .command = process->command};
+		count(idle, choice, process, stays, context);
+		plan->idle_count += idle->others > 0;
 	}
 	return 0;
 }

@@ -86,9 +86,12 @@ const char *lien_choice_open(const struct lien_choice *choice,
 const struct lien_allocation *lien_choice_named(
 	struct lien_graph *graph, const struct lien_discard *discard);
 
-/* Fills lien_plan.idle. `stays`: would the allocation stay where it is if it were selected?
- * -ENOMEM. */
+/* Fills lien_plan.idle of a plan that moves nothing; of one that does, whose processes are sorted.
+ * `stays`: would the allocation stay where it is if it were selected? -ENOMEM. */
 int lien_idle_add(struct lien_plan *plan, struct lien_graph *graph,
+	const struct lien_choice *choice,
+	bool (*stays)(void *context, const struct lien_allocation *allocation), void *context);
+int lien_idle_add_rest(struct lien_plan *plan, struct lien_graph *graph,
 	const struct lien_choice *choice,
 	bool (*stays)(void *context, const struct lien_allocation *allocation), void *context);
 

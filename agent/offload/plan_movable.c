@@ -13,7 +13,7 @@ static bool has_own_context(const struct lien_process *process)
 	return false;
 }
 
-const char *lien_plan_unreachable(const struct lien_process *process)
+static const char *not_followed(const struct lien_process *process)
 {
 	if (process->incomplete & LIEN_INCOMPLETE_REWRITTEN)
 		return "the process has rewritten functions of CUDA or NCCL in its memory, so that "
@@ -42,7 +42,19 @@ const char *lien_plan_unreachable(const struct lien_process *process)
 	if (has_own_context(process))
 		return "the process has a CUDA context besides the primary one (cuCtxCreate), for "
 		       "whose work lien does not wait";
-	return lien_process_takes_no_orders(process);
+	return NULL;
+}
+
+const char *lien_plan_unreachable(const struct lien_process *process)
+{
+	const char *reason = not_followed(process);
+
+	return reason ? reason : lien_process_takes_no_orders(process);
+}
+
+const char *lien_plan_unreachable_then(const struct lien_process *process)
+{
+	return process->joins ? not_followed(process) : lien_plan_unreachable(process);
 }
 
 /* Returns true if a device has all of this access; 0: any entry. */

@@ -52,6 +52,12 @@ int lien_unknown_add(struct lien_plan *plan, struct lien_unknown_rows *rows,
 	return 0;
 }
 
+bool lien_plan_unread(const struct lien_process *process)
+{
+	return process->cuda && !process->ended && !process->held_items &&
+	       process->incomplete & LIEN_INCOMPLETE_LATE;
+}
+
 int lien_unknown_add_unread(struct lien_plan *plan, struct lien_unknown_rows *rows,
 	struct lien_graph *graph, const struct lien_choice *choice)
 {
@@ -59,8 +65,7 @@ int lien_unknown_add_unread(struct lien_plan *plan, struct lien_unknown_rows *ro
 	struct lien_process *process;
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
-		if (!process->cuda || process->ended || process->held_items ||
-			!(process->incomplete & LIEN_INCOMPLETE_LATE) ||
+		if (!lien_plan_unread(process) ||
 			!lien_viewer_sees(&choice->selection->viewer, process) ||
 			!lien_choice_has_pid(choice, process->pid))
 			continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Makes and frees transactions. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -277,8 +278,10 @@ void lien_transaction_set_flags(struct lien_transaction *t, uint32_t flags)
 	t->flags = flags;
 }
 
-void lien_transaction_set_aside(struct lien_transaction *t, uint32_t pid, unsigned others)
+void lien_transaction_set_aside(
+	struct lien_transaction *t, uint32_t pid, unsigned others, const char *remedy)
 {
+	snprintf(t->aside_remedy, sizeof(t->aside_remedy), "%s", remedy);
 	t->aside = pid;
 	t->aside_others = others;
 }

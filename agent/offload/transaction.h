@@ -148,6 +148,8 @@ struct lien_resting {
 	size_t size;
 };
 
+#define LIEN_REMEDY 48
+
 struct lien_transaction_ops {
 	/* Sends one order; copies body and fds before it returns. The reply comes through
 	 * lien_transaction_reply(). -errno: the process cannot be reached. */
@@ -170,8 +172,9 @@ struct lien_transaction_ops {
 	/* Does this process run? (start 0: any process with that pid.) The answer must be certain:
 	 * the memory of an owner that does not run is given up. */
 	bool (*alive)(void *context, uint32_t pid, uint64_t start);
-	/* Has a signal stopped this process, so that it takes no orders? NULL: it has not. */
-	bool (*stopped)(void *context, uint32_t pid);
+	/* Is this process stopped, so that it takes no orders, and what lets it go on? NULL: none
+	 * is. */
+	bool (*stopped)(void *context, uint32_t pid, char remedy[static LIEN_REMEDY]);
 	/*
 	 * Performs a step at a process's gate. NULL: no thread can be held back. 0, or -errno and
 	 * why.
@@ -322,9 +325,9 @@ int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, 
  * LIEN_WIRE_UNVERIFIED. */
 void lien_transaction_set_flags(struct lien_transaction *transaction, uint32_t flags);
 /* Call this before the start of a restore: this process is stopped, and stays offloaded with so
- * many others. If nothing else fails, the result says so. */
+ * many others. If nothing else fails, the result says so, and what lets it go on. */
 void lien_transaction_set_aside(
-	struct lien_transaction *transaction, uint32_t pid, unsigned others);
+	struct lien_transaction *transaction, uint32_t pid, unsigned others, const char *remedy);
 /* Sends the first orders. The transaction may end before this returns. */
 void lien_transaction_start(struct lien_transaction *transaction);
 void lien_transaction_free(struct lien_transaction *transaction);

@@ -76,7 +76,8 @@ struct lien_transaction {
 	unsigned pids_count;
 	uint32_t aside; /* restore: a stopped process, which does not take part; 0: there is none */
 	unsigned aside_others; /* that do not take part with it */
-	uint64_t *chosen;      /* restore: the groups and tags of what comes back; none: all */
+	char aside_remedy[LIEN_REMEDY];
+	uint64_t *chosen; /* restore: the groups and tags of what comes back; none: all */
 	unsigned groups_count, tags_count;
 	bool divided;	     /* restore: in parts, */
 	bool together;	     /* of which one has failed: the rest comes together */

@@ -219,16 +219,17 @@ static void list_arguments(
 static void ask_owner(struct lien_transaction *t, unsigned index)
 {
 	const uint32_t pid = t->processes[index].pid;
+	char remedy[LIEN_REMEDY];
 
-	if (!t->ops.stopped || !t->ops.stopped(t->ops.context, pid)) {
+	if (!t->ops.stopped || !t->ops.stopped(t->ops.context, pid, remedy)) {
 		list_order(t, index);
 		return;
 	}
 	lien_transaction_drop_out(t, index);
 	lien_transaction_fail(t, -EBUSY, pid,
 		"process %u, of whose memory others have some, is stopped: let it go on first "
-		"(kill -CONT %u)",
-		pid, pid);
+		"(%s)",
+		pid, remedy);
 }
 
 /* Returns true if there are unasked owners that will answer. */

@@ -288,10 +288,12 @@ static bool alive(void *context, uint32_t pid, uint64_t start)
 	return (tracked && tracked->link) || !lien_proc_is_ending(pid, process->start);
 }
 
-static bool stopped(void *context, uint32_t pid)
+_Static_assert(LIEN_REMEDY == LIEN_REMEDY_SIZE, "two names of one number");
+
+static bool stopped(void *context, uint32_t pid, char remedy[static LIEN_REMEDY])
 {
 	(void)context;
-	return lien_proc_stopped(pid) == 'T';
+	return lien_proc_halted(pid, remedy);
 }
 
 /* Has this graph seen both map the same memory? */

@@ -96,20 +96,21 @@ static bool may_share_any(
 
 /*
  * Moves to the end of `all` those that are stopped, and those that may share with them what is
- * offloaded: they stay offloaded. Fills `stopped`, which has as much room, and returns how many are
- * left; -ENOMEM.
+ * offloaded: they stay offloaded. Fills `stopped`, which has as much room, and what lets the first
+ * go on, and returns how many are left; -ENOMEM.
  */
 static int set_aside(struct lien_agent *agent, uint32_t *all, unsigned count, uint32_t *stopped,
-	unsigned *stopped_count)
+	unsigned *stopped_count, char remedy[static LIEN_REMEDY_SIZE])
 {
 	struct lien_selection these = {.pids = stopped};
+	char other[LIEN_REMEDY_SIZE];
 	uint32_t *with, pid;
 	unsigned i, kept = 0;
 	int with_count;
 
 	*stopped_count = 0;
 	for (i = 0; i < count; i++)
-		if (lien_proc_stopped(all[i]) == 'T')
+		if (lien_proc_halted(all[i], *stopped_count ? other : remedy))
 			stopped[(*stopped_count)++] = all[i];
 	if (!*stopped_count)
 		return count;
@@ -131,16 +132,16 @@ static int set_aside(struct lien_agent *agent, uint32_t *all, unsigned count, ui
 }
 
 /* Nothing can be restored but what a stopped process may share. */
-static int refuse_stopped(
-	struct lien_agent *agent, uint32_t pid, unsigned others, char *error, size_t size)
+static int refuse_stopped(struct lien_agent *agent, uint32_t pid, const char *remedy,
+	unsigned others, char *error, size_t size)
 {
 	char also[100] = "";
 
 	if (others)
 		snprintf(also, sizeof(also), "; %u other %s share memory with it", others,
 			others == 1 ? "process may" : "processes may");
-	snprintf(error, size, "process %u is stopped: let it go on first (kill -CONT %u)%s", pid,
-		pid, also);
+	snprintf(
+		error, size, "process %u is stopped: let it go on first (%s)%s", pid, remedy, also);
 	agent->blame = (struct lien_blame){LIEN_CAUSE_NO_ANSWER, pid, 0};
 	return -EBUSY;
 }
@@ -185,6 +186,7 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 	struct lien_transaction_ops ops = lien_orders_ops(agent);
 	const unsigned room = lien_graph_stats(agent->graph)->processes + 1;
 	unsigned stopped_count = 0;
+	char remedy[LIEN_REMEDY_SIZE];
 	uint32_t *all, *stopped;
 	int count, kept;
 	int err = lien_orders_ready(agent, error, error_size);
@@ -204,9 +206,9 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 	if (count > 0)
 		count = narrow(agent, selection, all, count);
 	*nothing = !count;
-	kept = count > 0 ? set_aside(agent, all, count, stopped, &stopped_count) : count;
+	kept = count > 0 ? set_aside(agent, all, count, stopped, &stopped_count, remedy) : count;
 	if (count > 0 && !kept) {
-		refuse_stopped(agent, stopped[0], count - 1, error, error_size);
+		refuse_stopped(agent, stopped[0], remedy, count - 1, error, error_size);
 		free(all);
 		return -EBUSY;
 	}
@@ -214,7 +216,8 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 			: lien_transaction_restore(&agent->transaction, all, kept, pids, pids_count,
 				  how->timeout_ms, &ops);
 	if (!err && stopped_count)
-		lien_transaction_set_aside(agent->transaction, stopped[0], count - kept - 1);
+		lien_transaction_set_aside(
+			agent->transaction, stopped[0], count - kept - 1, remedy);
 	free(all);
 	if (!err && !*nothing && (selection->groups_count || selection->tags_count)) {
 		err = choose(agent->transaction, selection);

@@ -133,8 +133,11 @@ static json_t *mem(const struct view *view)
 	}
 	if (answer && source->recorded)
 		forget_frees(answer);
-	if (answer)
+	if (answer) {
+		json_object_set_new(answer, "unread",
+			lien_view_unread(source->graph, source->viewer, json_integer_value(pid)));
 		json_object_set_new(answer, "pending", json_boolean(pending));
+	}
 	return with_gpus(view, answer, explained);
 }
 

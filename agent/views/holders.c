@@ -248,7 +248,7 @@ json_t *lien_view_holders(struct lien_graph *graph, const struct lien_viewer *vi
 	if (!reason)
 		reason = lien_plan_open(graph, held, files->file, files->count);
 	if (!reason)
-		reason = lien_plan_unreachable(held->owner);
+		reason = lien_plan_unreachable_then(held->owner);
 	allocation = lien_view_allocation(held);
 	json_object_set_new(allocation, "movable", json_boolean(!reason));
 	json_object_set_new(allocation, "reason", reason ? json_string(reason) : json_null());

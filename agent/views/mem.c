@@ -296,7 +296,7 @@ static int count(struct rows *rows, struct sums *sums, struct lien_graph *graph,
 		} else if (!lien_allocation_offloaded(allocation)) {
 			reason = lien_plan_unmovable(allocation);
 			if (!reason)
-				reason = lien_plan_unreachable(allocation->owner);
+				reason = lien_plan_unreachable_then(allocation->owner);
 			if (reason)
 				count_left(&sums->lefts, allocation, reason);
 			else
@@ -311,6 +311,18 @@ static int count(struct rows *rows, struct sums *sums, struct lien_graph *graph,
 	if (rows->count)
 		qsort(rows->row, rows->count, sizeof(rows->row[0]), row_cmp);
 	return 0;
+}
+
+json_t *lien_view_unread(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid)
+{
+	struct lien_process *process;
+	json_t *list = json_array();
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if (lien_plan_unread(process) && lien_viewer_sees(viewer, process) &&
+			(!pid || pid == process->pid))
+			json_array_append_new(list, json_integer(process->pid));
+	return list;
 }
 
 json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid)

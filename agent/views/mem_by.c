@@ -139,7 +139,8 @@ static bool count_owned(struct grouping *grouping, const struct lien_allocation 
 	row->bytes += allocation->bytes;
 	if (allocation->comm_inferred && allocation->comm)
 		row->inferred += allocation->bytes;
-	if (!kind && !lien_plan_unmovable(allocation) && !lien_plan_unreachable(allocation->owner))
+	if (!kind && !lien_plan_unmovable(allocation) &&
+		!lien_plan_unreachable_then(allocation->owner))
 		row->frees += allocation->bytes;
 	return true;
 }

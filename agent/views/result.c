@@ -41,7 +41,7 @@ static json_t *view_idle(const struct lien_plan *plan)
 	json_t *list = json_array(), *owners;
 	unsigned i, j;
 
-	for (i = 0; i < plan->idle_count; i++) {
+	for (i = 0; plan && i < plan->idle_count; i++) {
 		const struct lien_idle *idle = &plan->idle[i];
 
 		owners = json_array();
@@ -178,7 +178,7 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 	}
 	return json_pack(
 		"{s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:o, s:o, s:f, s:o, s:o, s:o, s:o, "
-		"s:o, s:o}",
+		"s:o, s:o, s:o}",
 		"outcome", result->processes_count ? "done" : "nothing to do", "bytes",
 		(json_int_t)result->bytes, "discarded_bytes", (json_int_t)result->discarded,
 		"inferred_bytes", (json_int_t)(plan ? plan->inferred : 0), "nameless_bytes",
@@ -188,6 +188,6 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 		is_offload ? json_real(result->rest_ns / 1e6) : json_null(), "ms", result->ns / 1e6,
 		"processes", list, "left",
 		lien_view_left(plan ? plan->left : NULL, plan ? plan->left_count : 0), "unknown",
-		view_unknown(plan), "free", view_free(plan), "lazy", view_lazy(result), "short",
-		lien_view_shortfalls(NULL, NULL, shortfalls));
+		view_unknown(plan), "idle", view_idle(plan), "free", view_free(plan), "lazy",
+		view_lazy(result), "short", lien_view_shortfalls(NULL, NULL, shortfalls));
 }

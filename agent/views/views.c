@@ -115,7 +115,8 @@ static json_t *view_process(struct lien_process *process)
 	struct process_sums sums = {0};
 	struct lien_mapping *mapping;
 	const bool recorded = process->presence == LIEN_CONTROL_UNKNOWN;
-	const char *state = "running", *reason = recorded ? NULL : lien_plan_unreachable(process);
+	const char *state = "running",
+		   *reason = recorded ? NULL : lien_plan_unreachable_then(process);
 
 	LIST_FOREACH (allocation, &process->owned, of_owner)
 		sum_allocation(&sums, allocation);

@@ -146,6 +146,19 @@ char lien_proc_stopped(uint32_t pid)
 	return 0;
 }
 
+bool lien_proc_halted(uint32_t pid, char remedy[static LIEN_REMEDY_SIZE])
+{
+	(void)pid;
+	remedy[0] = '\0';
+	return false;
+}
+
+const char *lien_proc_halted_words(uint32_t pid)
+{
+	(void)pid;
+	return NULL;
+}
+
 int lien_proc_check_goes_on(uint32_t pid, char *error, size_t size)
 {
 	(void)pid, (void)error, (void)size;

@@ -46,7 +46,7 @@ MEM = {
          "allocations": 1, "mappings": 1, "bytes": 1 << 30, "offload_frees": 0, "offloaded_bytes": 0},
     ],
     "bytes": 1621098496, "offload_frees": 1614807040, "host_bytes": 8 << 30,
-    "arena_bytes": 3 << 30, "pending": False, "left": [{"pid": pid, "reason": "cudaMalloc memory cannot be put back at the same address, and "
+    "arena_bytes": 3 << 30, "unread": [], "pending": False, "left": [{"pid": pid, "reason": "cudaMalloc memory cannot be put back at the same address, and "
               "the program may hold pointers into it", "allocations": 3, "bytes": 6291456,
               "address": "0x7f00%04x0000" % pid, "holder": None, "other_user": False}
              for pid in range(813, 833)] +

@@ -49,6 +49,9 @@ def test_what_ran_before():
         session.start_agent()
         process = known(session, driver)
         equal((process["control"], process["complete"], process["bytes"]), ("none", False, 0), "before")
+        equal(session.ask("mem")["unread"], [driver.pid], "not read")
+        check("not known: what process %d has, which ran before the agent" % driver.pid in " ".join(
+            session.lien("mem").out.split()), "mem is silent")
         answer = session.ask("attach", driver.pid)
         attached, = answer["processes"]
         equal((attached["pid"], attached["error"], attached["present"]), (driver.pid, None, False),
@@ -115,8 +118,9 @@ def test_attached_by_an_offload():
         (late, idle) = session.driver(control=False), session.driver(control=False, init=False)
         late("make", 2 * MIB, 0)
         first = drivers[0].pid
-        session.refused("offload", "--dry-run", "--owner", "all", "--pid", first,
-                        text="`lien attach` gives it one")
+        equal(session.ask("offload", "--dry-run", "--owner", "all", "--pid", first)["bytes"], 4 * MIB, "would move")
+        equal(session.ask("offload", "--dry-run", "--owner", "all")["bytes"], 10 * MIB, "would move of all")
+        equal([session.ask("mem", *by)["offload_frees"] for by in ((), ("--by", "device"))], [10 * MIB] * 2, "mem")
         equal(session.ask("offload", "--owner", "all", "--pid", first)["bytes"], 4 * MIB, "moved")
         equal([session.process(driver.pid)["control"] for driver in drivers], ["ready", "none"],
               "control")

@@ -249,11 +249,40 @@ def test_why_there_is_nothing_to_do():
                 "prog_driver not selected" % bare.pid):
             check(words in text, words, text)
         text = said("--pid", plain.pid, "--owner", "all", code=1)
+        shown = " ".join(session.lien("mem").out.split())
+        check("an offload frees 0, and with --owner all 2.0 MiB" in shown, shown)
         check("process %d (prog_driver): 3.0 MiB selected, and not movable (see below)" % plain.pid in text and
               "cudaMalloc memory" in text and str(mine.pid) not in text, text)
         said("--pid", plain.pid, "--owner", "all", "--dry-run")
         equal(session.ask("offload", "--owner", "all")["bytes"], 2 * MIB, "as it was said")
         session.ask("restore")
+
+
+@case()
+def test_what_is_left():
+    """All that the GPUs still have of the processes that moved is named, also what was not asked for."""
+    with Session() as session:
+        session.start_agent()
+        job, other = start_pairs(session, PAIRS), session.driver()
+        driver = session.driver()
+        worthless = "%d:%#x" % (driver.pid, driver("make", 2 * MIB, 0)[1])
+        driver("make", 4 * MIB, 0)
+        driver("alloc", MIB)
+        other("make", 2 * MIB, 0)
+        session.ready(driver.pid, other.pid)
+        for dry in (["--dry-run"], []):
+            answer = session.ask("offload", "--pid", driver.pid, "--discard", worthless, *dry)
+            equal((answer["discarded_bytes"], [(row["pid"], row["not_selected_bytes"], row["movable_bytes"], row["owners"])
+                                     for row in answer["idle"]]),
+                  (2 * MIB, [(driver.pid, 5 * MIB, 4 * MIB, ["prog_driver"])]), "left")
+        check("unexplained" in answer, answer)
+        session.ask("restore")
+        text = " ".join(session.lien("offload", "--pid", driver.pid, "--discard", worthless).out.split())
+        check("left on the GPUs: process %d (prog_driver): 5.0 MiB of prog_driver not selected: `--owner all` moves 4.0 "
+              "MiB of it the driver's own" % driver.pid in text, text)
+        equal(session.ask("offload")["idle"], [], "all of these processes' moved")
+        session.ask("restore")
+        job.quit()
 
 
 @case()
@@ -318,7 +347,7 @@ def test_by_gpu_and_communicator():
         equal(moved("--owner", "all", "--gpu", "1"), {drivers[1].pid: 2 * MIB}, "on one GPU")
         equal(moved("--comm", groups[0]), {rank.pid: 4 * MIB}, "of one group")
         equal(moved("--comm", ",".join(groups)), {rank.pid: 8 * MIB}, "of two groups")
-        session.refused("offload", "--gpu", "7", code=2, text="no GPU 7")
+        session.refused("offload", "--gpu", "7", code=2, text="no GPU 7; there are 0 to 1 ")
         session.refused("offload", "--gpu", "GPU-ffff", code=2, text="GPU-ffff")
         session.refused("offload", "--comm", "00000000000000a3", code=2, text="00000000000000a3")
         session.refused("offload", "--comm", "a1", code=2, text="16 hexadecimal digits")

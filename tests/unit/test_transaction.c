@@ -488,7 +488,7 @@ static const char *const fault_names[FAULT_KINDS] = {
 	[DIES_BEFORE] = "dies before",
 	[DIES_AFTER] = "dies after",
 	[DIES_BETWEEN] = "dies between replies",
-	[UNREACHABLE] = "cannot be reached",
+	[UNREACHABLE] = "has ended",
 	[CUT_OFF] = "is cut off after",
 	[HANGS_BEFORE] = "hangs before",
 	[HANGS_AFTER] = "hangs after",
@@ -736,9 +736,10 @@ static void restore_without(unsigned owner)
 	restore_without_by(&fake_ops, owner);
 }
 
-static bool is_stopped(void *context, uint32_t pid)
+static bool is_stopped(void *context, uint32_t pid, char remedy[static LIEN_REMEDY])
 {
 	(void)context;
+	snprintf(remedy, LIEN_REMEDY, "kill -CONT %u", pid);
 	return pid == PID(3);
 }
 
@@ -971,7 +972,7 @@ static void test_texts(void **state)
 		{REFUSES, "process 101, save: said no", -EIO},
 		{HALF, "process 101, save: said no", -EIO},
 		{DIES_BEFORE, "process 101 ended in `save`", -ESRCH},
-		{UNREACHABLE, "process 101 cannot be reached", -ESRCH},
+		{UNREACHABLE, "process 101 has ended", -ESRCH},
 		{HANGS_BEFORE, "process 101 did not answer `save` within", -ETIMEDOUT},
 	};
 

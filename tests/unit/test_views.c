@@ -1002,7 +1002,7 @@ static void test_result(void **state)
 	assert_members(view,
 		"outcome:s bytes:i discarded_bytes:i inferred_bytes:i nameless_bytes:i "
 		"verified_bytes:i let_in:i guesses:i gate_ms:r rest_ms:r ms:r processes:a left:a "
-		"unknown:a free:n lazy:n short:a");
+		"unknown:a idle:a free:n lazy:n short:a");
 	LENGTH(0, "short");
 	STRING("done", "outcome");
 	INTEGER(PIECE, "bytes");

@@ -17,6 +17,7 @@
 
 #define PENDING_MS	2000
 #define PENDING_STEP_MS 20
+#define PIDS_SHOWN	8
 
 static const char *const examples[] = {"lien mem",
 	"all processes: by owner (the library that asked for the memory) and kind",
@@ -79,6 +80,18 @@ static json_t *selected_of(const json_t *list, const json_t *ps)
 	return kept;
 }
 
+static json_t *unread_of(const json_t *pids, const json_t *ps)
+{
+	json_t *kept = json_array();
+	json_t *pid;
+	size_t i;
+
+	json_array_foreach (pids, i, pid)
+		if (lien_filter_has(ps, json_integer_value(pid)))
+			json_array_append(kept, pid);
+	return kept;
+}
+
 static uint64_t sum(const json_t *rows, const char *key, bool host)
 {
 	const json_t *row;
@@ -97,6 +110,7 @@ static void keep_selected(json_t *result, const json_t *ps)
 	json_t *rows = selected_of(json_object_get(result, "rows"), ps);
 
 	json_object_set_new(result, "left", selected_of(json_object_get(result, "left"), ps));
+	json_object_set_new(result, "unread", unread_of(json_object_get(result, "unread"), ps));
 	json_object_set_new(result, "bytes", json_integer(sum(rows, "bytes", false)));
 	json_object_set_new(result, "host_bytes", json_integer(sum(rows, "bytes", true)));
 	if (!json_is_null(json_object_get(result, "offload_frees")))
@@ -171,6 +185,27 @@ static void print_no_rows(const struct mem *mem, const json_t *result)
 			seen);
 }
 
+static void print_unread(const json_t *unread)
+{
+	const size_t count = json_array_size(unread);
+	const json_t *pid;
+	char *pids = NULL;
+	size_t i;
+
+	json_array_foreach (unread, i, pid)
+		if (i < PIDS_SHOWN)
+			pids = lien_append(
+				pids, ", ", "%" JSON_INTEGER_FORMAT, json_integer_value(pid));
+	if (count > PIDS_SHOWN)
+		pids = lien_append(pids, " ", "and %zu more", count - PIDS_SHOWN);
+	if (count)
+		lien_print_wrapped(stdout, 2,
+			"not known: what %s %s %s, which ran before the agent: `lien attach --all` "
+			"reads it",
+			count == 1 ? "process" : "processes", pids, count == 1 ? "has" : "have");
+	free(pids);
+}
+
 /* If the result takes the agent long, it says so, and is asked again. */
 static json_t *ask(const struct mem *mem)
 {
@@ -203,6 +238,7 @@ static void print(const struct mem *mem, const json_t *result)
 	} else {
 		print_rows(result);
 	}
+	print_unread(json_object_get(result, "unread"));
 	if (mem->explain)
 		lien_print_explained(result, mem->pids.count ? mem->pids.pid[0] : 0);
 	lien_print_hidden(result);

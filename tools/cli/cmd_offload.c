@@ -237,17 +237,26 @@ static void print_processes(const struct words *words, const json_t *processes)
 }
 
 /* What the driver itself keeps is not in the plan, but is what remains of a job on the device. */
-static void print_rest(const json_t *result, const char *socket)
+static void add_rest(json_t *result, const char *socket)
 {
 	struct lien_query query = {
 		.command = "lien offload", .socket = socket, .timeout_ms = LIEN_QUERY_MS};
 	json_t *gpus = lien_query(&query, json_pack("{s:s, s:b}", "op", "mem", "explain", 1));
 
-	if (!json_array_size(json_object_get(result, "left")))
-		printf("\nleft on the GPUs:\n");
-	if (gpus)
-		lien_print_unexplained(result, gpus);
+	json_object_set_new(result, "unexplained", lien_unexplained_of(result, gpus));
 	json_decref(gpus);
+}
+
+static void print_left(const json_t *result)
+{
+	const char *title = "left on the GPUs:";
+
+	if (lien_print_left(title, json_object_get(result, "left")))
+		title = NULL;
+	if (lien_print_not_selected(title, result))
+		title = NULL;
+	if (json_object_get(result, "unexplained"))
+		lien_print_unexplained(title, json_object_get(result, "unexplained"));
 }
 
 /* wall_ms: what the caller has waited, with the time until the agent began and any retries. */
@@ -318,8 +327,7 @@ static void print_free(const json_t *result)
 	}
 }
 
-static void print_result(
-	const struct words *words, const json_t *result, const char *socket, double wall_ms)
+static void print_result(const struct words *words, const json_t *result, double wall_ms)
 {
 	const json_t *processes = json_object_get(result, "processes");
 	const char *outcome = lien_get_text(result, "outcome");
@@ -347,10 +355,8 @@ static void print_result(
 		lien_print_short("did not come free:", json_object_get(result, "short"));
 		return;
 	}
-	lien_print_left("left on the GPUs:", json_object_get(result, "left"));
+	print_left(result);
 	lien_print_short("did not come free:", json_object_get(result, "short"));
-	if (words == &words_offload && !strcmp(outcome, "done"))
-		print_rest(result, socket);
 	lien_print_unknown(json_object_get(result, "unknown"));
 }
 
@@ -434,10 +440,12 @@ static int carry_out(const struct words *words, json_t *request, const char *soc
 	lien_interrupt_close(shown.signals, &before);
 	if (!result)
 		return code;
+	if (words == &words_offload && !strcmp(lien_get_text(result, "outcome"), "done"))
+		add_rest(result, socket);
 	if (json)
 		lien_print_json(stdout, result);
 	else
-		print_result(words, result, socket, wall_ms);
+		print_result(words, result, wall_ms);
 	code = LIEN_EXIT_OK;
 	if (!dry && moved_nothing_selected(result)) {
 		lien_complain(words->usage->command,

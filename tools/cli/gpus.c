@@ -171,32 +171,49 @@ static void add_process(struct lien_table *table, const json_t *gpu, const json_
 
 #define PIDS_SHOWN 8
 
-void lien_print_unexplained(const json_t *result, const json_t *gpus)
+json_t *lien_unexplained_of(const json_t *result, const json_t *mem)
 {
-	uint64_t bytes = 0, known = 0;
-	const json_t *gpu, *process;
-	char *pids = NULL;
-	json_t *rest;
+	const json_t *gpu, *process, *bytes;
+	json_t *list = json_array();
 	size_t i, j;
 
-	json_array_foreach (json_object_get(gpus, "gpus"), i, gpu)
+	json_array_foreach (json_object_get(mem, "gpus"), i, gpu)
 		json_array_foreach (json_object_get(gpu, "processes"), j, process) {
-			rest = json_object_get(process, "unexplained_bytes");
-			if (!json_is_integer(rest) || json_integer_value(rest) <= 0 ||
-				!lien_filter_has(result, lien_get_number(process, "pid")))
-				continue;
-			bytes += json_integer_value(rest);
-			if (++known <= PIDS_SHOWN)
-				pids = lien_append(
-					pids, ", ", "%" PRIu64, lien_get_number(process, "pid"));
+			bytes = json_object_get(process, "unexplained_bytes");
+			if (json_is_integer(bytes) && json_integer_value(bytes) > 0 &&
+				lien_filter_has(result, lien_get_number(process, "pid")))
+				json_array_append_new(list,
+					json_pack("{s:I, s:O?, s:O}", "pid",
+						(json_int_t)lien_get_number(process, "pid"), "gpu",
+						json_object_get(gpu, "uuid"), "bytes", bytes));
 		}
-	if (known > PIDS_SHOWN)
-		pids = lien_append(pids, " ", "and %" PRIu64 " more", known - PIDS_SHOWN);
-	if (known)
+	if (json_array_size(list))
+		return list;
+	json_decref(list);
+	return json_null();
+}
+
+void lien_print_unexplained(const char *title, const json_t *unexplained)
+{
+	const json_t *entry;
+	uint64_t bytes = 0;
+	char *pids = NULL;
+	size_t i, count = json_array_size(unexplained);
+
+	json_array_foreach (unexplained, i, entry) {
+		bytes += lien_get_number(entry, "bytes");
+		if (i < PIDS_SHOWN)
+			pids = lien_append(pids, ", ", "%" PRIu64, lien_get_number(entry, "pid"));
+	}
+	if (count > PIDS_SHOWN)
+		pids = lien_append(pids, " ", "and %zu more", count - PIDS_SHOWN);
+	if (title)
+		printf("\n%s\n", title);
+	if (count)
 		lien_print_wrapped(stdout, 4,
 			"  %s in %s %s: the driver's own (contexts, kernels), and what was not "
 			"seen",
-			lien_size(bytes).text, known == 1 ? "process" : "processes", pids);
+			lien_size(bytes).text, count == 1 ? "process" : "processes", pids);
 	else
 		printf("  the driver's own (contexts, kernels): not known, for NVML gives no "
 		       "figure\n");

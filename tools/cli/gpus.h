@@ -16,9 +16,12 @@ bool lien_gpus_have(const json_t *gpus, const char *number);
  * known. */
 void lien_print_gpus(const json_t *result);
 
-/* Prints what the driver itself has on the devices for the processes of an offload's result: what
- * NVML says, without what the graph explains. */
-void lien_print_unexplained(const json_t *result, const json_t *gpus);
+/* Returns a new list of what the driver itself has on the devices for the processes of an offload's
+ * result: what NVML says, without what the graph explains. null: NVML gives no figure. `mem`: the
+ * answer with `explain`, or NULL. */
+json_t *lien_unexplained_of(const json_t *result, const json_t *mem);
+/* Prints the sum of that list, under the title unless it is NULL. */
+void lien_print_unexplained(const char *title, const json_t *unexplained);
 
 /* Prints each process's use of each device, for one process or for all (pid 0). */
 void lien_print_explained(const json_t *result, pid_t pid);

@@ -29,15 +29,28 @@ static char *owners_of(const json_t *entry)
 	return text ? text : lien_format("other owners");
 }
 
-/* NULL: `unknown` says it. */
+/* Adds to the text. */
+static char *not_selected(char *text, const json_t *entry)
+{
+	uint64_t others = lien_get_number(entry, "not_selected_bytes");
+	uint64_t movable = lien_get_number(entry, "movable_bytes");
+	char *owners = owners_of(entry);
+
+	text = lien_append(text, "; ", "%s of %s not selected: ", lien_size(others).text, owners);
+	free(owners);
+	if (movable)
+		return lien_append(text, "", "`--owner all` moves %s of it",
+			movable == others ? "all" : lien_size(movable).text);
+	return lien_append(text, "", "not movable either, as `--owner all --dry-run` says");
+}
+
 static char *text_of(const json_t *entry)
 {
 	uint64_t bytes = lien_get_number(entry, "bytes");
 	uint64_t others = lien_get_number(entry, "not_selected_bytes");
-	uint64_t movable = lien_get_number(entry, "movable_bytes");
 	uint64_t offloaded = lien_get_number(entry, "offloaded_bytes");
 	const char *reason = lien_get_text(entry, "reason");
-	char *text = NULL, *owners;
+	char *text = NULL;
 
 	if (offloaded)
 		text = lien_append(text, "; ", "%s offloaded already: `lien restore` puts it back",
@@ -47,18 +60,8 @@ static char *text_of(const json_t *entry)
 	if (bytes > others)
 		text = lien_append(text, "; ", "%s selected, and not movable (see below)",
 			lien_size(bytes - others).text);
-	if (others) {
-		owners = owners_of(entry);
-		text = lien_append(
-			text, "; ", "%s of %s not selected: ", lien_size(others).text, owners);
-		free(owners);
-		if (movable)
-			text = lien_append(text, "", "`--owner all` moves %s of it",
-				movable == others ? "all" : lien_size(movable).text);
-		else
-			text = lien_append(
-				text, "", "not movable either, as `--owner all --dry-run` says");
-	}
+	if (others)
+		text = not_selected(text, entry);
 	return text ? text : lien_format("no memory of its own on the GPUs");
 }
 
@@ -73,9 +76,8 @@ static bool is_in(const json_t *list, uint64_t pid)
 	return false;
 }
 
-static void add(struct group *groups, size_t *count, const json_t *entry)
+static void add(struct group *groups, size_t *count, const json_t *entry, char *text)
 {
-	char *text = text_of(entry);
 	struct group *group;
 	size_t i = 0;
 
@@ -93,16 +95,10 @@ static void add(struct group *groups, size_t *count, const json_t *entry)
 			lien_get_number(entry, "pid"), lien_get_text(entry, "command"));
 }
 
-void lien_print_idle(const json_t *result)
+static void print_groups(struct group *groups, size_t count)
 {
-	const json_t *idle = json_object_get(result, "idle"), *entry;
-	struct group *groups = calloc(json_array_size(idle) + 1, sizeof(*groups));
-	size_t i, count = 0;
+	size_t i;
 
-	json_array_foreach (idle, i, entry)
-		if (groups &&
-			!is_in(json_object_get(result, "unknown"), lien_get_number(entry, "pid")))
-			add(groups, &count, entry);
 	for (i = 0; i < count; i++) {
 		if (groups[i].count > PIDS_SHOWN)
 			groups[i].pids = lien_append(
@@ -114,10 +110,39 @@ void lien_print_idle(const json_t *result)
 		free(groups[i].text);
 	}
 	free(groups);
+}
+
+void lien_print_idle(const json_t *result)
+{
+	const json_t *idle = json_object_get(result, "idle"), *entry;
+	struct group *groups = calloc(json_array_size(idle) + 1, sizeof(*groups));
+	size_t i, count = 0;
+
+	json_array_foreach (idle, i, entry)
+		if (groups &&
+			!is_in(json_object_get(result, "unknown"), lien_get_number(entry, "pid")))
+			add(groups, &count, entry, text_of(entry));
+	print_groups(groups, count);
 	if (json_is_array(idle) && !json_array_size(idle))
 		lien_print_no_process(result, NULL);
 	else
 		lien_print_hidden(result);
+}
+
+bool lien_print_not_selected(const char *title, const json_t *result)
+{
+	const json_t *idle = json_object_get(result, "idle"), *entry;
+	struct group *groups = calloc(json_array_size(idle) + 1, sizeof(*groups));
+	size_t i, count = 0;
+
+	json_array_foreach (idle, i, entry)
+		if (groups &&
+			!is_in(json_object_get(result, "unknown"), lien_get_number(entry, "pid")))
+			add(groups, &count, entry, not_selected(NULL, entry));
+	if (title && count)
+		printf("\n%s\n", title);
+	print_groups(groups, count);
+	return count;
 }
 
 void lien_print_hidden(const json_t *result)

@@ -4,10 +4,14 @@
 #define LIEN_TOOLS_IDLE_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
 /* Prints why an offload has nothing to move, by process, and what would move it. The result is that
  * of `offload`. */
 void lien_print_idle(const json_t *result);
+/* Prints what the processes of which something was moved have left, because it was not selected,
+ * under the title unless it is NULL. false: they have nothing. */
+bool lien_print_not_selected(const char *title, const json_t *result);
 /* Prints that the answer leaves out other users' processes, if it does. */
 void lien_print_hidden(const json_t *result);
 /* The same as a warning on stderr, for output that is not for humans. */

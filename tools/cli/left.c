@@ -69,17 +69,17 @@ static char *example(const struct reason *reason)
 	return lien_format(" (%s %s, because of process %" PRIu64 ")", at, address, holder);
 }
 
-void lien_print_left(const char *title, const json_t *left)
+bool lien_print_left(const char *title, const json_t *left)
 {
 	struct reason *reasons;
 	const json_t *entry;
 	size_t i, count = 0;
 
 	if (!json_array_size(left))
-		return;
+		return false;
 	reasons = calloc(json_array_size(left), sizeof(*reasons));
 	if (!reasons)
-		return;
+		return false;
 	json_array_foreach (left, i, entry)
 		add(find(reasons, &count, lien_get_text(entry, "reason"), entry), entry);
 	qsort(reasons, count, sizeof(*reasons), by_bytes);
@@ -99,6 +99,7 @@ void lien_print_left(const char *title, const json_t *left)
 		free(reasons[i].pids);
 	}
 	free(reasons);
+	return true;
 }
 
 void lien_print_short(const char *title, const json_t *rows)

@@ -64,14 +64,32 @@ static void print_table(const char *by, const json_t *rows)
 	free(title);
 }
 
+/* What an offload without options frees; of rows by one aspect that is not known, and it is all. */
+static uint64_t frees_nccl(const json_t *result)
+{
+	const json_t *row;
+	uint64_t bytes = 0;
+	size_t i;
+
+	if (json_object_get(result, "by"))
+		return lien_get_number(result, "offload_frees");
+	json_array_foreach (json_object_get(result, "rows"), i, row)
+		if (!strcmp(lien_get_text(row, "owner"), "nccl"))
+			bytes += lien_get_number(row, "offload_frees");
+	return bytes;
+}
+
 void lien_print_total(const json_t *result, uint64_t offloaded)
 {
+	const uint64_t all = lien_get_number(result, "offload_frees"), nccl = frees_nccl(result);
 	char *text = lien_format(
 		"total: %s on the GPUs", lien_size(lien_get_number(result, "bytes")).text);
 
 	if (!json_is_null(json_object_get(result, "offload_frees")))
-		text = lien_append(text, ", ", "of which an offload frees %s",
-			lien_size(lien_get_number(result, "offload_frees")).text);
+		text = lien_append(
+			text, ", ", "of which an offload frees %s", lien_size(nccl).text);
+	if (nccl < all)
+		text = lien_append(text, ", ", "and with --owner all %s", lien_size(all).text);
 	if (offloaded)
 		text = lien_append(text, "; ", "%s offloaded now", lien_size(offloaded).text);
 	printf("\n");
