@@ -37,8 +37,7 @@ def check_agent(connection: Any, path: str) -> None:
     _pid, uid, _gid = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     if uid not in (0, os.geteuid()):
-        raise LienError("what listens on %s belongs to user %d, who is neither root nor you: it is no agent" % (
-            path, uid), "permission")
+        raise LienError("%s is owned by user %d, not by root or you; refusing to trust it" % (path, uid), "permission")
 
 
 def gone(path: str) -> LienError:
