@@ -100,8 +100,8 @@ struct lien_left {
 
 #define LIEN_IDLE_OWNERS 8
 
-/* What a process has that stays because it is not selected; or all of a selected process of which
- * nothing is moved. */
+/* The memory of a process that stays because nobody selected it. In a plan that moves nothing: all
+ * memory of a selected process. */
 struct lien_idle {
 	uint32_t pid;
 	const char *command;		      /* these texts live as long as the graph */

@@ -44,6 +44,53 @@
 	X(cuMemExportToShareableHandle)                                                            \
 	X(cuMemImportFromShareableHandle)
 
+/* Copies and sets but for those two above, of which the older drivers lack some. */
+#define LIEN_DRIVER_COPIES(X)                                                                      \
+	X(cuMemcpyHtoD_v2)                                                                         \
+	X(cuMemcpyHtoD_v2_ptds)                                                                    \
+	X(cuMemcpyHtoDAsync_v2_ptsz)                                                               \
+	X(cuMemcpyDtoH_v2)                                                                         \
+	X(cuMemcpyDtoH_v2_ptds)                                                                    \
+	X(cuMemcpyDtoHAsync_v2_ptsz)                                                               \
+	X(cuMemcpyDtoD_v2)                                                                         \
+	X(cuMemcpyDtoD_v2_ptds)                                                                    \
+	X(cuMemcpyDtoDAsync_v2)                                                                    \
+	X(cuMemcpyDtoDAsync_v2_ptsz)                                                               \
+	X(cuMemcpy)                                                                                \
+	X(cuMemcpy_ptds)                                                                           \
+	X(cuMemcpyAsync)                                                                           \
+	X(cuMemcpyAsync_ptsz)                                                                      \
+	X(cuMemcpyPeer)                                                                            \
+	X(cuMemcpyPeer_ptds)                                                                       \
+	X(cuMemcpyPeerAsync)                                                                       \
+	X(cuMemcpyPeerAsync_ptsz)                                                                  \
+	X(cuMemcpy2D_v2)                                                                           \
+	X(cuMemcpy2D_v2_ptds)                                                                      \
+	X(cuMemcpy2DAsync_v2)                                                                      \
+	X(cuMemcpy2DAsync_v2_ptsz)                                                                 \
+	X(cuMemcpy2DUnaligned_v2)                                                                  \
+	X(cuMemcpy2DUnaligned_v2_ptds)                                                             \
+	X(cuMemcpy3D_v2)                                                                           \
+	X(cuMemcpy3D_v2_ptds)                                                                      \
+	X(cuMemcpy3DAsync_v2)                                                                      \
+	X(cuMemcpy3DAsync_v2_ptsz)                                                                 \
+	X(cuMemcpy3DPeer)                                                                          \
+	X(cuMemcpy3DPeer_ptds)                                                                     \
+	X(cuMemcpy3DPeerAsync)                                                                     \
+	X(cuMemcpy3DPeerAsync_ptsz)                                                                \
+	X(cuMemsetD8_v2)                                                                           \
+	X(cuMemsetD8_v2_ptds)                                                                      \
+	X(cuMemsetD2D8_v2)                                                                         \
+	X(cuMemsetD2D8_v2_ptds)                                                                    \
+	X(cuMemsetD16_v2)                                                                          \
+	X(cuMemsetD16_v2_ptds)                                                                     \
+	X(cuMemsetD2D16_v2)                                                                        \
+	X(cuMemsetD2D16_v2_ptds)                                                                   \
+	X(cuMemsetD32_v2)                                                                          \
+	X(cuMemsetD32_v2_ptds)                                                                     \
+	X(cuMemsetD2D32_v2)                                                                        \
+	X(cuMemsetD2D32_v2_ptds)
+
 /* Missing from some drivers that lien works with, and NULL there. */
 #define LIEN_DRIVER_OPTIONAL(X)                                                                    \
 	X(cuGetProcAddress)                                                                        \
@@ -109,50 +156,7 @@
 	X(cuIpcGetMemHandle)                                                                       \
 	X(cuIpcOpenMemHandle_v2)                                                                   \
 	X(cuIpcCloseMemHandle)                                                                     \
-	X(cuMemcpyHtoD_v2)                                                                         \
-	X(cuMemcpyHtoD_v2_ptds)                                                                    \
-	X(cuMemcpyHtoDAsync_v2_ptsz)                                                               \
-	X(cuMemcpyDtoH_v2)                                                                         \
-	X(cuMemcpyDtoH_v2_ptds)                                                                    \
-	X(cuMemcpyDtoHAsync_v2_ptsz)                                                               \
-	X(cuMemcpyDtoD_v2)                                                                         \
-	X(cuMemcpyDtoD_v2_ptds)                                                                    \
-	X(cuMemcpyDtoDAsync_v2)                                                                    \
-	X(cuMemcpyDtoDAsync_v2_ptsz)                                                               \
-	X(cuMemcpy)                                                                                \
-	X(cuMemcpy_ptds)                                                                           \
-	X(cuMemcpyAsync)                                                                           \
-	X(cuMemcpyAsync_ptsz)                                                                      \
-	X(cuMemcpyPeer)                                                                            \
-	X(cuMemcpyPeer_ptds)                                                                       \
-	X(cuMemcpyPeerAsync)                                                                       \
-	X(cuMemcpyPeerAsync_ptsz)                                                                  \
-	X(cuMemcpy2D_v2)                                                                           \
-	X(cuMemcpy2D_v2_ptds)                                                                      \
-	X(cuMemcpy2DAsync_v2)                                                                      \
-	X(cuMemcpy2DAsync_v2_ptsz)                                                                 \
-	X(cuMemcpy2DUnaligned_v2)                                                                  \
-	X(cuMemcpy2DUnaligned_v2_ptds)                                                             \
-	X(cuMemcpy3D_v2)                                                                           \
-	X(cuMemcpy3D_v2_ptds)                                                                      \
-	X(cuMemcpy3DAsync_v2)                                                                      \
-	X(cuMemcpy3DAsync_v2_ptsz)                                                                 \
-	X(cuMemcpy3DPeer)                                                                          \
-	X(cuMemcpy3DPeer_ptds)                                                                     \
-	X(cuMemcpy3DPeerAsync)                                                                     \
-	X(cuMemcpy3DPeerAsync_ptsz)                                                                \
-	X(cuMemsetD8_v2)                                                                           \
-	X(cuMemsetD8_v2_ptds)                                                                      \
-	X(cuMemsetD2D8_v2)                                                                         \
-	X(cuMemsetD2D8_v2_ptds)                                                                    \
-	X(cuMemsetD16_v2)                                                                          \
-	X(cuMemsetD16_v2_ptds)                                                                     \
-	X(cuMemsetD2D16_v2)                                                                        \
-	X(cuMemsetD2D16_v2_ptds)                                                                   \
-	X(cuMemsetD32_v2)                                                                          \
-	X(cuMemsetD32_v2_ptds)                                                                     \
-	X(cuMemsetD2D32_v2)                                                                        \
-	X(cuMemsetD2D32_v2_ptds)
+	LIEN_DRIVER_COPIES(X)
 
 struct lien_driver {
 #define LIEN_DRIVER_MEMBER(name) __typeof__(name) *name;

@@ -49,55 +49,6 @@
 	X(cuMulticastBindAddr_v2)                                                                  \
 	X(cuMulticastUnbind)
 
-/* Copies and sets (control/plain/copies.c). */
-#define LIEN_INTERPOSED_COPIES(X)                                                                  \
-	X(cuMemcpyHtoD_v2)                                                                         \
-	X(cuMemcpyHtoD_v2_ptds)                                                                    \
-	X(cuMemcpyHtoDAsync_v2)                                                                    \
-	X(cuMemcpyHtoDAsync_v2_ptsz)                                                               \
-	X(cuMemcpyDtoH_v2)                                                                         \
-	X(cuMemcpyDtoH_v2_ptds)                                                                    \
-	X(cuMemcpyDtoHAsync_v2)                                                                    \
-	X(cuMemcpyDtoHAsync_v2_ptsz)                                                               \
-	X(cuMemcpyDtoD_v2)                                                                         \
-	X(cuMemcpyDtoD_v2_ptds)                                                                    \
-	X(cuMemcpyDtoDAsync_v2)                                                                    \
-	X(cuMemcpyDtoDAsync_v2_ptsz)                                                               \
-	X(cuMemcpy)                                                                                \
-	X(cuMemcpy_ptds)                                                                           \
-	X(cuMemcpyAsync)                                                                           \
-	X(cuMemcpyAsync_ptsz)                                                                      \
-	X(cuMemcpyPeer)                                                                            \
-	X(cuMemcpyPeer_ptds)                                                                       \
-	X(cuMemcpyPeerAsync)                                                                       \
-	X(cuMemcpyPeerAsync_ptsz)                                                                  \
-	X(cuMemcpy2D_v2)                                                                           \
-	X(cuMemcpy2D_v2_ptds)                                                                      \
-	X(cuMemcpy2DAsync_v2)                                                                      \
-	X(cuMemcpy2DAsync_v2_ptsz)                                                                 \
-	X(cuMemcpy2DUnaligned_v2)                                                                  \
-	X(cuMemcpy2DUnaligned_v2_ptds)                                                             \
-	X(cuMemcpy3D_v2)                                                                           \
-	X(cuMemcpy3D_v2_ptds)                                                                      \
-	X(cuMemcpy3DAsync_v2)                                                                      \
-	X(cuMemcpy3DAsync_v2_ptsz)                                                                 \
-	X(cuMemcpy3DPeer)                                                                          \
-	X(cuMemcpy3DPeer_ptds)                                                                     \
-	X(cuMemcpy3DPeerAsync)                                                                     \
-	X(cuMemcpy3DPeerAsync_ptsz)                                                                \
-	X(cuMemsetD8_v2)                                                                           \
-	X(cuMemsetD8_v2_ptds)                                                                      \
-	X(cuMemsetD2D8_v2)                                                                         \
-	X(cuMemsetD2D8_v2_ptds)                                                                    \
-	X(cuMemsetD16_v2)                                                                          \
-	X(cuMemsetD16_v2_ptds)                                                                     \
-	X(cuMemsetD2D16_v2)                                                                        \
-	X(cuMemsetD2D16_v2_ptds)                                                                   \
-	X(cuMemsetD32_v2)                                                                          \
-	X(cuMemsetD32_v2_ptds)                                                                     \
-	X(cuMemsetD2D32_v2)                                                                        \
-	X(cuMemsetD2D32_v2_ptds)
-
 /* The functions that hand out, take back and describe plain memory (control/plain/plain.h). They
  * are replaced only in a process that had this library from its start. */
 #define LIEN_INTERPOSED_PLAIN(X)                                                                   \
@@ -140,7 +91,9 @@
 	X(cuDevicePrimaryCtxRelease_v2)                                                            \
 	X(cuDevicePrimaryCtxReset)                                                                 \
 	X(cuDevicePrimaryCtxReset_v2)                                                              \
-	LIEN_INTERPOSED_COPIES(X)
+	X(cuMemcpyHtoDAsync_v2)                                                                    \
+	X(cuMemcpyDtoHAsync_v2)                                                                    \
+	LIEN_DRIVER_COPIES(X)
 
 struct lien_interposed {
 	const char *name; /* its name in the driver or glibc */

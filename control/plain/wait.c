@@ -22,12 +22,17 @@
 
 #define BYTES 16
 
+enum {
+	EVENT,	/* CUevent, never recorded */
+	STREAM, /* CUstream, which waits for other contexts' events */
+	OBJECTS,
+};
+
 struct kept {
 	LIST_ENTRY(kept) entry;
 	CUcontext context;
-	CUdeviceptr block; /* 0: none yet */
-	CUevent event;	   /* never recorded; NULL: none yet */
-	CUstream also;	   /* waits for other contexts' events; NULL: none yet */
+	CUdeviceptr block;     /* 0: none yet */
+	void *object[OBJECTS]; /* NULL: none yet */
 };
 
 static struct {
@@ -72,32 +77,18 @@ static int keep(CUcontext context, CUdeviceptr block)
 	return is;
 }
 
-/* Returns the event of the context: that one, or the one that it had. */
-static CUevent keep_event(CUcontext context, CUevent event)
+/* Returns what the context has of these: that one, or the one that it had. NULL: none. */
+static void *keep_object(CUcontext context, unsigned which, void *object)
 {
 	struct kept *kept;
 
 	pthread_mutex_lock(&all.lock);
 	kept = kept_or_new(context);
-	if (kept && !kept->event)
-		kept->event = event;
-	event = kept ? kept->event : NULL;
+	if (kept && !kept->object[which])
+		kept->object[which] = object;
+	object = kept ? kept->object[which] : NULL;
 	pthread_mutex_unlock(&all.lock);
-	return event;
-}
-
-/* The same of the stream. */
-static CUstream keep_stream(CUcontext context, CUstream stream)
-{
-	struct kept *kept;
-
-	pthread_mutex_lock(&all.lock);
-	kept = kept_or_new(context);
-	if (kept && !kept->also)
-		kept->also = stream;
-	stream = kept ? kept->also : NULL;
-	pthread_mutex_unlock(&all.lock);
-	return stream;
+	return object;
 }
 
 /* These are not in the section of the application's calls: the memory is the control library's. */
@@ -156,14 +147,14 @@ LIEN_TRANSLATED static CUresult make_stream(CUcontext context, CUstream *stream)
 
 LIEN_TRANSLATED CUresult lien_plain_wait_also(CUcontext context, CUevent event)
 {
-	CUstream stream = keep_stream(context, NULL), made;
+	CUstream stream = keep_object(context, STREAM, NULL), made;
 	CUresult result;
 
 	if (!stream) {
 		result = make_stream(context, &made);
 		if (result)
 			return result;
-		stream = keep_stream(context, made);
+		stream = keep_object(context, STREAM, made);
 		if (stream != made) /* another thread was faster, or there is no memory */
 			LIEN_REAL(cuStreamDestroy_v2)(made);
 		if (!stream)
@@ -199,11 +190,11 @@ CUdeviceptr lien_plain_wait_kept(CUcontext context)
 /* Returns the event of the context; NULL: there is none and can be none. */
 LIEN_TRANSLATED static CUevent event_of(CUcontext context)
 {
-	CUevent event = keep_event(context, NULL), made;
+	CUevent event = keep_object(context, EVENT, NULL), made;
 
 	if (event || lien_plain_make_event(context, &made))
 		return event;
-	event = keep_event(context, made);
+	event = keep_object(context, EVENT, made);
 	if (event != made) /* another thread was faster */
 		LIEN_REAL(cuEventDestroy_v2)(made);
 	return event;

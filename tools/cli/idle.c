@@ -112,7 +112,9 @@ static void print_groups(struct group *groups, size_t count)
 	free(groups);
 }
 
-void lien_print_idle(const json_t *result)
+/* In groups of the same words. Returns how many there are. NULL: no title. */
+static size_t print_entries(
+	const char *title, const json_t *result, char *(*words)(const json_t *entry))
 {
 	const json_t *idle = json_object_get(result, "idle"), *entry;
 	struct group *groups = calloc(json_array_size(idle) + 1, sizeof(*groups));
@@ -121,28 +123,32 @@ void lien_print_idle(const json_t *result)
 	json_array_foreach (idle, i, entry)
 		if (groups &&
 			!is_in(json_object_get(result, "unknown"), lien_get_number(entry, "pid")))
-			add(groups, &count, entry, text_of(entry));
+			add(groups, &count, entry, words(entry));
+	if (title && count)
+		printf("\n%s\n", title);
 	print_groups(groups, count);
+	return count;
+}
+
+void lien_print_idle(const json_t *result)
+{
+	const json_t *idle = json_object_get(result, "idle");
+
+	print_entries(NULL, result, text_of);
 	if (json_is_array(idle) && !json_array_size(idle))
 		lien_print_no_process(result, NULL);
 	else
 		lien_print_hidden(result);
 }
 
+static char *rest_of(const json_t *entry)
+{
+	return not_selected(NULL, entry);
+}
+
 bool lien_print_not_selected(const char *title, const json_t *result)
 {
-	const json_t *idle = json_object_get(result, "idle"), *entry;
-	struct group *groups = calloc(json_array_size(idle) + 1, sizeof(*groups));
-	size_t i, count = 0;
-
-	json_array_foreach (idle, i, entry)
-		if (groups &&
-			!is_in(json_object_get(result, "unknown"), lien_get_number(entry, "pid")))
-			add(groups, &count, entry, not_selected(NULL, entry));
-	if (title && count)
-		printf("\n%s\n", title);
-	print_groups(groups, count);
-	return count;
+	return print_entries(title, result, rest_of);
 }
 
 void lien_print_hidden(const json_t *result)

@@ -64,7 +64,8 @@ static void print_table(const char *by, const json_t *rows)
 	free(title);
 }
 
-/* What an offload without options frees; of rows by one aspect that is not known, and it is all. */
+/* Returns what an offload without options frees. Rows by one aspect do not tell: then it returns
+ * what an offload of all owners frees. */
 static uint64_t frees_nccl(const json_t *result)
 {
 	const json_t *row;
