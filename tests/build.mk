@@ -70,7 +70,7 @@ UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
 UNIT_SRCS_test_signal	     := control/signal.c
 UNIT_SRCS_test_symbols	     := $(addprefix loader/discover/, symbols.c demangle.c)
 UNIT_LIBS_test_symbols	     := -l:libiberty.a
-UNIT_SRCS_test_text	     := $(sort $(wildcard tools/text/*.c))
+UNIT_SRCS_test_text	     := $(sort $(wildcard tools/text/*.c) agent/graph/nearest.c)
 UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c user.c)
 UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c control/tag/tag.c \
 	$(addprefix control/driver/, exported.c gate.c genuine.c names.c translate.c \

@@ -8,16 +8,8 @@
 #include "agent/core/node.h"
 #include "agent/daemon/own.h"
 #include "agent/graph/event_check.h"
+#include "agent/graph/known.h"
 #include "agent/graph/named.h"
-
-static bool unknown(struct lien_client *client, const char *what, const char *name)
-{
-	char error[160];
-
-	snprintf(error, sizeof(error), "%s %.60s", what, name);
-	lien_reply_invalid(client, error);
-	return false;
-}
 
 static bool invalid(struct lien_client *client, const char *error)
 {
@@ -48,6 +40,23 @@ struct seen {
 	unsigned devices; /* of a process, at most; 0: not counted yet */
 };
 
+static bool unknown_gpu(struct lien_client *client, const struct seen *seen, const char *name)
+{
+	const unsigned count = seen->devices < LIEN_ORDINALS_MAX ? seen->devices : 0;
+	char error[LIEN_KNOWN_SIZE];
+
+	lien_known_gpus(lien_node_now(client->agent), count, name, error, sizeof(error));
+	return invalid(client, error);
+}
+
+static bool unknown_group(struct lien_client *client, const struct seen *seen, const char *name)
+{
+	char error[LIEN_KNOWN_SIZE];
+
+	lien_known_groups(seen->groups, seen->groups_count, name, error, sizeof(error));
+	return invalid(client, error);
+}
+
 /* Adds each device of a process whose UUID begins like this. Returns false after an error reply. */
 static bool add_by_uuid(struct lien_client *client, struct seen *seen,
 	struct lien_selection *selection, struct lien_selected *selected, const char *text)
@@ -61,7 +70,7 @@ static bool add_by_uuid(struct lien_client *client, struct seen *seen,
 	}
 	count = lien_gpus_find(seen->gpus, seen->gpus_count, text, &first);
 	if (!count)
-		return unknown(client, "no process uses a GPU", text);
+		return unknown_gpu(client, seen, text);
 	for (i = first; i < first + count && i <= first + LIEN_SELECT_GPUS; i++) {
 		if (!seen->gpus[i].chosen && !add_gpu(selection, selected, &seen->gpus[i].uuid))
 			return invalid(client, "gpus names more than 256 GPUs");
@@ -106,24 +115,10 @@ static bool add_by_number(struct lien_client *client, struct seen *seen,
 	return true;
 }
 
-static bool no_such_gpu(struct lien_client *client, const struct seen *seen, json_int_t number)
-{
-	const struct lien_node *node = lien_node_now(client->agent);
-	unsigned count = node && node->count ? node->count : seen->devices;
-	char error[120];
-	int used = snprintf(error, sizeof(error), "there is no GPU %" JSON_INTEGER_FORMAT, number);
-
-	if (count > 1)
-		snprintf(error + used, sizeof(error) - used, "; there are 0 to %u (see `lien ps`)",
-			count - 1);
-	else if (count)
-		snprintf(error + used, sizeof(error) - used, "; there is only 0");
-	return invalid(client, error);
-}
-
 static bool read_gpus(struct lien_client *client, json_t *list, struct seen *seen,
 	struct lien_selection *selection, struct lien_selected *selected)
 {
+	char number[24];
 	json_t *gpu;
 	size_t i;
 
@@ -137,9 +132,11 @@ static bool read_gpus(struct lien_client *client, json_t *list, struct seen *see
 			if (!add_by_uuid(client, seen, selection, selected, json_string_value(gpu)))
 				return false;
 		} else if (json_is_integer(gpu)) {
+			snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT,
+				json_integer_value(gpu));
 			if (!add_by_number(
 				    client, seen, selection, selected, json_integer_value(gpu)))
-				return no_such_gpu(client, seen, json_integer_value(gpu));
+				return unknown_gpu(client, seen, number);
 		} else {
 			return invalid(client, "each of gpus must be a number, or the beginning of "
 					       "a UUID, such as \"GPU-5f0a\"");
@@ -182,13 +179,14 @@ static bool read_comms(struct lien_client *client, json_t *list, struct seen *se
 		if (name && !strncmp(name, "0x", 2) && !name_group(client, comm))
 			return false;
 		name = json_string_value(comm);
-		if (!name || strlen(name) != 16 || strspn(name, "0123456789abcdefABCDEF") != 16)
-			return invalid(client, "comms: a group has 16 hexadecimal digits (see "
-					       "`lien comms`), or is the address of a communicator "
-					       "of the client's own process");
+		if (!name)
+			return invalid(client, "each of comms must be a group as `comms` names it, "
+					       "16 hexadecimal digits, or the address of a "
+					       "communicator of the client's own process");
 		selected->groups[i] = strtoull(name, NULL, 16);
-		if (!lien_groups_find(seen->groups, seen->groups_count, selected->groups[i]))
-			return unknown(client, "no communicator is of group", name);
+		if (strlen(name) != 16 || strspn(name, "0123456789abcdefABCDEF") != 16 ||
+			!lien_groups_find(seen->groups, seen->groups_count, selected->groups[i]))
+			return unknown_group(client, seen, name);
 		selection->groups_count = i + 1;
 	}
 	return true;

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/graph/known.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "agent/graph/devices.h"
+#include "agent/graph/nearest.h"
 
 #define LISTED 8 /* names in one line */
 
@@ -38,11 +42,14 @@ static bool list(struct line *line)
 	return true;
 }
 
-static void end(struct line *line, const char *see)
+static void end(struct line *line, const struct lien_nearest *nearest, const char *see)
 {
 	if (line->more)
 		add(line, " and %u more", line->more);
-	add(line, " (see `%s`)", see);
+	if (nearest && nearest->found)
+		add(line, ": did you mean '%s'?", nearest->found);
+	else
+		add(line, " (see `%s`)", see);
 }
 
 void lien_known_processes(struct lien_graph *graph, const struct lien_viewer *viewer,
@@ -68,7 +75,7 @@ void lien_known_processes(struct lien_graph *graph, const struct lien_viewer *vi
 	}
 	if (!line.names)
 		add(&line, "no process is known");
-	end(&line, "lien ps");
+	end(&line, NULL, "lien ps");
 }
 
 static bool is_memory(const struct lien_viewer *viewer, const struct lien_allocation *allocation)
@@ -120,7 +127,8 @@ const char *lien_known_missing(struct lien_graph *graph, const struct lien_viewe
 }
 
 /* Lists the different names that memory has. name_of: NULL: it has none. */
-static void add_names(struct line *line, struct lien_graph *graph, const struct lien_viewer *viewer,
+static void add_names(struct line *line, struct lien_nearest *nearest, struct lien_graph *graph,
+	const struct lien_viewer *viewer,
 	const char *(*name_of)(const struct lien_allocation *allocation), const char *before)
 {
 	struct lien_allocation *allocation;
@@ -140,6 +148,7 @@ static void add_names(struct line *line, struct lien_graph *graph, const struct 
 		}
 		if (!i)
 			add(line, "%s", before);
+		lien_nearest_try(nearest, name);
 		names[i] = name;
 		list(line);
 		add(line, "%s", name);
@@ -157,13 +166,14 @@ void lien_known_owners(struct lien_graph *graph, const struct lien_viewer *viewe
 	const char *owner, char *text, size_t size)
 {
 	struct line line = {.text = text, .size = size};
+	struct lien_nearest nearest = {.word = owner};
 
 	add(&line, "no GPU memory belongs to owner %.100s; ", owner);
-	add_names(&line, graph, viewer, owner_of, "there is memory of ");
+	add_names(&line, &nearest, graph, viewer, owner_of, "there is memory of ");
 	if (!line.names)
 		add(&line, viewer && viewer->one_user ? "your processes have none of any owner"
 						      : "there is none of any owner");
-	end(&line, "lien mem");
+	end(&line, &nearest, "lien mem");
 }
 
 bool lien_known_any_tag(struct lien_graph *graph, const struct lien_viewer *viewer,
@@ -190,11 +200,42 @@ void lien_known_tags(struct lien_graph *graph, const struct lien_viewer *viewer,
 	char *text, size_t size)
 {
 	struct line line = {.text = text, .size = size};
+	struct lien_nearest nearest = {.word = tag};
 
 	add(&line, "no GPU memory has the tag %s; ", tag);
-	add_names(&line, graph, viewer, lien_allocation_tag, "there is memory with the tag ");
+	add_names(&line, &nearest, graph, viewer, lien_allocation_tag,
+		"there is memory with the tag ");
 	if (!line.names)
 		add(&line, viewer && viewer->one_user ? "your processes have none with a tag"
 						      : "there is none with a tag");
-	end(&line, "lien mem --by tag");
+	end(&line, &nearest, "lien mem --by tag");
+}
+
+void lien_known_groups(
+	const uint64_t *groups, unsigned count, const char *name, char *text, size_t size)
+{
+	struct line line = {.text = text, .size = size};
+
+	add(&line, "no communicator has the group %.60s; ", name);
+	add(&line, count ? "known are " : "none is known");
+	for (unsigned i = 0; i < count; i++)
+		if (list(&line))
+			add(&line, "%016" PRIx64, groups[i]);
+	end(&line, NULL, "lien comms");
+}
+
+void lien_known_gpus(
+	const struct lien_node *node, unsigned count, const char *name, char *text, size_t size)
+{
+	struct line line = {.text = text, .size = size};
+	const bool indexed = node && node->count;
+
+	add(&line, "there is no GPU %.60s", name);
+	for (unsigned i = 0; i < (indexed ? node->count : count); i++) {
+		if (!i)
+			add(&line, "; known are ");
+		if (list(&line))
+			add(&line, "%d", indexed ? (int)node->devices[i].index : (int)i);
+	}
+	end(&line, NULL, "lien ps");
 }

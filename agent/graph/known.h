@@ -8,6 +8,8 @@
 
 #include "agent/graph/viewer.h"
 
+struct lien_node;
+
 /* Room for any of these lines. */
 #define LIEN_KNOWN_SIZE 512
 
@@ -26,5 +28,11 @@ bool lien_known_any_tag(struct lien_graph *graph, const struct lien_viewer *view
 	const char *const *tags, unsigned count);
 void lien_known_tags(struct lien_graph *graph, const struct lien_viewer *viewer, const char *tag,
 	char *text, size_t size);
+/* groups: those that the viewer sees. */
+void lien_known_groups(
+	const uint64_t *groups, unsigned count, const char *name, char *text, size_t size);
+/* Lists nvidia-smi's indices; without NVML, the numbers from 0 on; count 0: none. */
+void lien_known_gpus(
+	const struct lien_node *node, unsigned count, const char *name, char *text, size_t size);
 
 #endif

@@ -21,7 +21,8 @@ struct lien_recording {
 	bool ended;
 	int error; /* first error */
 	uint64_t created;
-	uint64_t flushed; /* CLOCK_MONOTONIC ns */
+	struct lien_recording_origin origin; /* .clock without one: of the first event */
+	uint64_t flushed;		     /* CLOCK_MONOTONIC ns */
 };
 
 static uint64_t now(clockid_t clock)
@@ -103,7 +104,8 @@ static int put(struct lien_recording *rec, const void *data, unsigned int bytes)
 
 int lien_recording_create(const char *path, struct lien_recording **out)
 {
-	struct lien_recording_header header = {.version = LIEN_RECORDING_VERSION};
+	struct lien_recording_header header = {
+		.version = LIEN_RECORDING_VERSION, .flags = LIEN_RECORDING_HAS_ORIGIN};
 	struct lien_recording *rec;
 	int err;
 
@@ -112,10 +114,13 @@ int lien_recording_create(const char *path, struct lien_recording **out)
 		return err;
 	rec->writing = true;
 	rec->created = now(CLOCK_REALTIME);
-	rec->flushed = now(CLOCK_MONOTONIC);
+	rec->flushed = rec->origin.clock = now(CLOCK_MONOTONIC);
+	gethostname(rec->origin.host, sizeof(rec->origin.host) - 1);
 	memcpy(header.magic, magic, sizeof(magic));
 	header.created = rec->created;
 	err = put(rec, &header, sizeof(header));
+	if (!err)
+		err = put(rec, &rec->origin, sizeof(rec->origin));
 	if (err) {
 		gzclose(rec->file);
 		free(rec);
@@ -170,6 +175,18 @@ static int get(struct lien_recording *rec, void *data, unsigned int bytes)
 	return n ? -ENODATA : 0;
 }
 
+static int get_origin(struct lien_recording *rec)
+{
+	struct lien_recording_origin *origin = &rec->origin;
+	int err = get(rec, origin, sizeof(*origin));
+
+	origin->host[sizeof(origin->host) - 1] = '\0';
+	for (char *c = origin->host; *c; c++)
+		if (*c < ' ' || *c > '~')
+			*c = '?';
+	return err == 1 ? 0 : err ? err : -ENODATA;
+}
+
 int lien_recording_open(const char *path, struct lien_recording **out)
 {
 	struct lien_recording_header header = {};
@@ -191,8 +208,11 @@ int lien_recording_open(const char *path, struct lien_recording **out)
 	if (!err && memcmp(header.magic, magic, sizeof(magic)))
 		err = -EBADMSG;
 	if (!err && (header.version < LIEN_RECORDING_OLDEST ||
-			    header.version > LIEN_RECORDING_VERSION || header.flags))
+			    header.version > LIEN_RECORDING_VERSION ||
+			    header.flags & ~LIEN_RECORDING_HAS_ORIGIN))
 		err = -EPROTONOSUPPORT;
+	if (!err && header.flags & LIEN_RECORDING_HAS_ORIGIN)
+		err = get_origin(rec);
 	if (err) {
 		gzclose(rec->file);
 		free(rec);
@@ -238,12 +258,26 @@ int lien_recording_read(struct lien_recording *rec, struct lien_event *ev)
 	}
 	if (!lien_event_valid(ev))
 		return fail(rec, -EBADMSG);
+	if (!rec->origin.clock)
+		rec->origin.clock = ev->t_return ? ev->t_return : ev->t_entry;
 	return ev->type == LIEN_EVENT_END ? read_end(rec) : 1;
 }
 
 uint64_t lien_recording_created(const struct lien_recording *rec)
 {
 	return rec->created;
+}
+
+uint64_t lien_recording_time(const struct lien_recording *rec, uint64_t t)
+{
+	if (!rec->writing && gzdirect(rec->file))
+		return 0;
+	return rec->created + (t && rec->origin.clock ? t - rec->origin.clock : 0);
+}
+
+const char *lien_recording_host(const struct lien_recording *rec)
+{
+	return rec->origin.host;
 }
 
 int lien_recording_close(struct lien_recording *rec)

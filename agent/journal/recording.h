@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A recording: a gzip stream of one header and then lien_event records, closed by a LIEN_EVENT_END.
+ * A recording: a gzip stream of a header, its origin, and then lien_event records, closed by a
+ * LIEN_EVENT_END.
  *
  * It is written in place, so what an agent recorded before it was killed can be read up to its last
  * flush (an explicit one, or the automatic one about once a second while records come in). Such a
  * recording reads like a whole one, except for -ENODATA in place of the end.
  *
  * A journal (agent/journal/journal.h) is an uncompressed recording, and reads the same way: a
- * record of size 0 or the end of the file ends its records.
+ * record of size 0 or the end of the file ends its records. It has no origin.
  *
  * Both begin with a snapshot (lien/state.h) when there was something before them. Version 2, whose
  * snapshots were made-up calls, can still be read.
@@ -33,11 +34,19 @@
 struct lien_recording_header {
 	char magic[8];
 	uint32_t version;
-	uint32_t flags; /* none defined: a reader refuses flags that it does not know */
-	uint64_t created;
+	uint32_t flags;	  /* a reader refuses flags that it does not know */
+	uint64_t created; /* ns of CLOCK_REALTIME; in a journal its number */
+};
+
+#define LIEN_RECORDING_HAS_ORIGIN 1 /* a flag: the origin follows the header */
+
+struct lien_recording_origin {
+	uint64_t clock; /* CLOCK_MONOTONIC, which events have, when it was created */
+	char host[64];
 };
 
 _Static_assert(sizeof(struct lien_recording_header) == 24, "recording header layout");
+_Static_assert(sizeof(struct lien_recording_origin) == 72, "recording origin layout");
 
 struct lien_recording;
 
@@ -66,8 +75,16 @@ int lien_recording_open(const char *path, struct lien_recording **out) __must_ch
  */
 int lien_recording_read(struct lien_recording *rec, struct lien_event *ev) __must_check;
 
-/* Returns the creation time, ns of CLOCK_REALTIME. */
+/* Returns the creation time, ns of CLOCK_REALTIME; a journal's number. */
 uint64_t lien_recording_created(const struct lien_recording *rec);
+
+/* Returns when, in ns of CLOCK_REALTIME, an event with the time t happened; 0: of a snapshot.
+ * A recording without an origin counts as created when the first event that was read happened.
+ * Returns 0 if it is a journal. */
+uint64_t lien_recording_time(const struct lien_recording *rec, uint64_t t);
+
+/* Returns the name of the host, printable ASCII; "": not known. */
+const char *lien_recording_host(const struct lien_recording *rec);
 
 /* Frees rec (may be NULL). If it was being written, finishes it first, and returns its first error,
  * even one of an earlier write. */

@@ -28,7 +28,7 @@ from lien_shared.process import (  # noqa: E402,F401
     state_of, stays, wait_for)
 from lien_shared.runner import LONG, MNT_DETACH, NOTHING, SEED, case  # noqa: E402,F401
 from stream import (  # noqa: E402,F401
-    CALLS, EVENT_CONTROL, EVENT_ENTRY, EVENT_PARTIAL, FORMAT, HEADER, STATES, Event, Stream)
+    CALLS, EVENT_CONTROL, EVENT_ENTRY, EVENT_PARTIAL, FORMAT, HEADER, RECORDING_HEADER, STATES, Event, Stream)
 
 BUILD = os.path.abspath(os.environ.get("BUILD") or os.path.join(ROOT, "build"))
 LIEN = os.path.abspath(os.environ.get("LIEN") or os.path.join(BUILD, "lien"))

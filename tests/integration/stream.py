@@ -14,6 +14,7 @@ from lien_shared.process import GUARD, check, equal, wait_for
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HEADER = struct.Struct("<IHHIIQQQiIQQ")
+RECORDING_HEADER = 24 + 72  # bytes of a recording before its records: the header and the origin
 CALLS = {}
 with open(os.path.join(ROOT, "include", "lien", "calls.h")) as _calls:
     for _match in re.finditer(r"X\((\w+),\s*(\d+),", _calls.read()):

@@ -69,7 +69,7 @@ def test_what_ranks_share():
         equal((answer["outcome"], answer["unknown"]), ("unknown", [
             {"pid": pid, "read": False, "allocations": 0, "bytes": 0, "movable_bytes": 0}
             for pid in sorted(ranks.pids)]), "before anything was read")
-        check("%d, %d: not offloaded, because the process may have used CUDA before it was watched: `lien "
+        check("%d, %d: cannot be offloaded: the process may have used CUDA before it was watched: `lien "
               "attach` reads" % tuple(sorted(ranks.pids)) in words(session, "ps"), words(session, "ps"))
         said = words(session, "offload")
         check("`lien attach %d` reads it" % ranks.owner.pid in said and "nothing to" not in said, said)
@@ -78,7 +78,7 @@ def test_what_ranks_share():
                 for row in session.ask("mem")["rows"] if row["pid"] == ranks.owner.pid]
         equal(rows, [("nccl", True, "exported", 3 * SIZE), ("unknown", False, "local", 2 * SIZE)], "rows")
         said = words(session, "ps")
-        check("* incomplete" in said and "%d, %d: offloaded all the same: only calls of NCCL were missed" % tuple(
+        check("* incomplete" in said and "%d, %d: can still be offloaded: only NCCL calls were missed" % tuple(
             sorted(ranks.pids)) in said and "not offloaded" not in said, said)
         process = session.process(ranks.owner.pid)
         equal((process["complete"], process["movable"], process["reason"]), (False, True, None), "process")

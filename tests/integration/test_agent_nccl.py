@@ -463,7 +463,7 @@ def test_a_rank_is_behind():
         equal([entry["pid"] for entry in
                session.ask("comms", "--pid", ranks[2].pid)["communicators"]], [ranks[2].pid], "--pid")
         equal(len(session.ask("comms", "--group", ("%016x" % 12)[:15])["groups"]), 1, "--group")
-        session.refused("comms", "--group", "ffff", code=2, text="no communicator here is of a group ffff")
+        session.refused("comms", "--group", "ffff", code=2, text="no communicator has the group ffff")
         ranks[1].call("all_reduce", comms[1], times=3)
         group = group_of(session, "%016x" % 12)
         equal({one["rank"] for one in group["behind"]}, {2}, "behind, once one has caught up")
@@ -528,7 +528,7 @@ def test_joined_late():
         equal(members(entry, "complete", "rank", "nranks", "calls_total"), [False, None, None, 3],
               "entry")
         out = session.lien("comms").out
-        check("made before lien watched" in out and "counted from then on" in out, out)
+        check("made before lien watched" in out and "earlier calls are not counted" in out, out)
 
 
 # Whose memory is whose

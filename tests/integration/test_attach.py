@@ -72,7 +72,7 @@ def test_what_ran_before():
         equal([(p["present"], p["read"]) for p in again["processes"]], [(True, False)], "a second time")
         plain = driver("alloc", MIB)
         said = session.lien("attach", driver.pid).out
-        check("has the control library already" in said, said)
+        check("already has the control library" in said, said)
         check("no offload will move:\n  1.0 MiB in 1 allocation of process %d" % driver.pid in said and
               "cudaMalloc memory cannot be put back" in " ".join(said.split()), said)
         driver("memfree", plain)

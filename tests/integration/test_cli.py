@@ -260,8 +260,12 @@ def case_wrong_words(context):
         _, err = context.run(*arguments, code=2)
         assert err.startswith("lien %s: " % arguments[0]) and said in err, (said, err)
         assert err.count("\n") == 1, err
-    _, err = context.run("offlaod", code=2)
-    assert err == "lien: unknown command 'offlaod': did you mean 'offload'?\n", err
+    for word, said in (("offlaod", "command 'offlaod': did you mean 'offload'?"),
+                       ("--hepl", "option '--hepl': did you mean '--help'?"),
+                       ("--frobnicate", "option '--frobnicate': see lien --help")):
+        _, err = context.run(word, code=2)
+        assert err == "lien: unknown %s\n" % said, err
+    context.fails("completion", "fissh", code=2, words=["'fissh' is not one of bash, zsh, fish: did you mean 'fish'?"])
 
 
 def orders(agent):
@@ -294,11 +298,15 @@ def case_requests(context):
 
 
 def case_columns(context):
-    """human output fits in 100 columns"""
+    """human output fits in the columns that there are; in files and pipes no line is broken"""
     context.agent()
     for arguments in QUERIES.values():
         if arguments not in (["graph"], ["metrics"]):  # for programs
             fits(context.run(*arguments)[0])
+    whole = context.run("ps", COLUMNS="")[0].splitlines()
+    assert any(re.fullmatch(r"\* incomplete: .*What is shown may not be all\.", line) for line in whole), whole
+    for line in context.run("doctor", COLUMNS="", code=None)[0].splitlines():
+        assert re.match("ok  |warn|FAIL", line), line
 
 
 def case_fits(context):
@@ -388,7 +396,7 @@ def case_ps(context):
     assert "partly*" in lines[2] and "0-7" in lines[2] and "1024.0 GiB" in lines[2], lines[2]
     assert "4.0 KiB" in lines[3] and " 0 " in lines[3] and "none" in lines[3], lines[3]
     assert "* incomplete: it may have called CUDA or NCCL before" in out, out
-    assert "813: not offloaded, because events of the process were lost" in out, out
+    assert "813: cannot be offloaded: events of the process were lost" in out, out
     gpus = [line.split() for line in lines[lines.index("", 5) + 1:]]
     gpus = gpus[[words[:1] for words in gpus].index(["GPU"]):]
     assert gpus[0] == ["GPU", "USED", "FREE", "TOTAL", "PROCESSES", "UUID"], gpus
@@ -421,7 +429,7 @@ def case_select(context):
         return [p["pid"] for p in processes]
     assert chosen("--user", "4242") == [813, 4194304] and chosen("--user", "root") == [812]
     assert chosen("--user", "1") == []
-    assert "no process of those selected" in context.run("ps", "--user", "1")[0]
+    assert "none of the selected processes" in context.run("ps", "--user", "1")[0]
     assert chosen("--gpu", "0") == [812, 813] and chosen("--gpu", "1") == [813]
     assert chosen("--gpu", "GPU-5f0a21c4-0001-0203-0405-060708090a01", "--user", "4242") == [813]
     assert chosen("--gpu", "1", "--user", "0") == []
@@ -536,7 +544,7 @@ def case_comms(context):
             "4 all-gathers, 5 reduce-scatters, 1 all-to-all, 7 gathers, 8 scatters",
             "rank 1 (process 4194304) has finalized its communicator",
             "1 send is without a receive so far", "inferred: memory that NCCL's own threads",
-            "* was in use before lien watched: its calls are counted from then on"):
+            "* in use before lien watched it: earlier calls are not counted"):
         assert words in text, (words, out)
     assert "3 sends are without" not in text, out  # other ranks may have received them
     assert "-* 812 - 2.5 GiB" in text and " 2 h ago" in text, out
@@ -554,7 +562,7 @@ def case_comms(context):
     assert "27a079b828ff1a75" in out and "unknown" not in out, out
     for json_too in ([], ["--json"]):
         context.fails("comms", "--group", "5ac1e", *json_too, code=2, words=[
-            "no communicator here is of a group 5ac1e; there is 0000000000000000, 5ac1d2e0b7f0a133, "
+            "no communicator has the group 5ac1e; known are 0000000000000000, 5ac1d2e0b7f0a133, "
             "77aa00000000bb01 (see"])
     assert "process 7 has no communicator" in context.run("comms", "--pid", "7")[0]
     uncounted = json.loads(json.dumps(COMMS))
@@ -626,7 +634,7 @@ def case_mem_explain(context):
     assert " 77 " not in out and "812" in out, out
     context.agent(lambda r: [{"ok": True, "result": {**EXPLAINED, "gpus": [], "nvml": None}}])
     out = " ".join(context.run("mem", "--explain")[0].split())
-    assert "NVML (libnvidia-ml.so.1, a part of the driver) is not there" in out, out
+    assert "NVML (libnvidia-ml.so.1, a part of the driver) is missing" in out, out
     context.agent(lambda r: [{"ok": True, "result": {"rows": [], "bytes": 0, "left": [], "gpus": [], "nvml": None}}])
     out, _ = context.run("mem", "--explain")
     assert out.startswith("no process holds GPU memory") and "TRACED" not in out, out
@@ -665,8 +673,8 @@ def case_offload(context):
     out, err = context.run("offload", "--wide")
     assert err == "", err  # progress is for terminals
     lines = out.splitlines()
-    assert lines[0].split() == ["PID", "MOVED", "FREED", "ALLOCS", "IMPORTS", "MAPPINGS", "drain",
-                                "check", "save", "unmap", "drop"], lines[0]
+    assert re.split("  +", lines[0]) == ["PID", "MOVED", "FREED", "ALLOCS", "IMPORTS", "MAPPINGS", "drain ms",
+                                         "check ms", "save ms", "unmap ms", "drop ms"], lines[0]
     assert re.search(r"^offloaded 5\.1 GiB of 2 processes in \S+ ", out, re.M), out
     assert "FREED:" not in out, out
     # Two processes on one GPU free the sum; another job may take what they free.
@@ -701,10 +709,10 @@ def case_offload(context):
     out, _ = context.run("offload")
     fits(out)
     said = " ".join(out.split())
-    for text in ("offloaded nothing:", "process 812: 2.0 MiB in 1 allocation, all movable",
+    for text in ("nothing was offloaded:", "process 812: 2.0 MiB in 1 allocation, all movable",
                  "process 813: 5.0 GiB in 9 allocations, 1.0 GiB movable", "`lien attach 814` reads it",
                  "`lien offload --owner unknown` moves 1.0 GiB of this",
-                 "`lien offload --owner unknown --dry-run` says why 4.0 GiB are not movable"):
+                 "`lien offload --owner unknown --dry-run` says why 4.0 GiB cannot be moved"):
         assert text in said, (text, out)
     dry = json.loads(json.dumps(OFFLOAD))
     dry["outcome"] = "dry run"
@@ -753,7 +761,7 @@ def case_attach(context):
     fits(out)
     assert "812 python3: attached in 8.10 ms, of which it waited 0.80 ms\n" in out, out
     assert "    966 mappings read from the driver in 31.0 ms, 961 of them new to lien" in out, out
-    assert "813 python3: has the control library already\n" in out, out
+    assert "813 python3: already has the control library\n" in out, out
     assert "814 sleep: refused: process 814 is stopped" in out, out
     words = " ".join(out.split())
     assert "adopted: 2 processes waited 251.9 ms; the references of 2576 allocations" in words, out
@@ -773,7 +781,7 @@ def case_attach(context):
         assert said in " ".join(out.split()), out
     results["attach"] = dict(ATTACH, refused=0, adoption=dict(ATTACH["adoption"], error="not at rest"))
     out, _ = context.run("attach", "--all", code=1)
-    assert "not adopted: not at rest; what was there before the agent is shown" in " ".join(
+    assert "not adopted: not at rest; memory from before the agent is shown" in " ".join(
         out.split()), out
     results["attach"] = {"processes": [], "attached": 0, "refused": 0, "attached_before": 0, "adoption": None}
     out, _ = context.run("attach", "--all")
@@ -877,6 +885,9 @@ def case_graph(context):
     assert context.run("graph", "--output", path) == ("", "")
     with open(path, encoding="utf-8") as file:
         assert file.read() == out
+    context.fails("graph", "-o", path, words=["%s exists: --force overwrites it" % path])
+    assert context.run("graph", "-o", path, "--force") == ("", "")
+    context.fails("graph", "--force", code=2, words=["--force needs --output"])
     context.fails("graph", "--output", "/nowhere/out.dot", words=["/nowhere/out.dot"])
     context.fails("graph", "--output", "/dev/full", words=["No space left"])
     odd = json.loads(json.dumps(GRAPH))

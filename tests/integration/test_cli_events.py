@@ -156,7 +156,7 @@ def case_filters(context):
     assert both == len(called) + len([m for m in made if m["event"].startswith("nccl")]), both
     assert count("--library", "ibverbs") == 0  # it is traced; nobody called it
     context.fails("events", "--from", GOLDEN, "--library", "ncll", code=2, words=[
-        "no call in the recording is of a library ncll", "calls are made by ", "c10_cuda", "nccl"])
+        "no call in the recording belongs to a library ncll", "calls are made by ", "c10_cuda", "nccl"])
 
 
 def case_unknown_process(context):

@@ -177,7 +177,7 @@ def case_no_such(context):
     assert "812 holds no GPU memory" in context.run("mem", "--pid", "812", "--from", bare)[0]
     empty = write_recording(context.path("e.lien"), [])
     assert "no process uses CUDA there" in context.run("ps", "--from", empty)[0]
-    assert "as far as the recording tells" in context.run("mem", "--from", empty)[0]
+    assert "as far as the recording shows" in context.run("mem", "--from", empty)[0]
 
 
 def case_bad_files(context):
@@ -235,7 +235,7 @@ def case_snapshot(context):
     path = context.path("cut.lien")
     Stream(context.directory, [PROCESS], end=True)
     _, err = context.run("snapshot", path, code=1)
-    assert "ended the connection" in err and "holds what came before" in err, err
+    assert "ended the connection" in err and "has what was recorded before" in err, err
     assert "812" in context.run("ps", "--all", "--from", path)[0].split()
     path = context.path("old.lien")
     context.agent(lambda r: [{"ok": False, "error": "`record` has no member follow"}])

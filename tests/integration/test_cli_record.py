@@ -19,7 +19,7 @@ import time
 
 from cli_answers import MIB, event, process_event
 from cli_fixture import LIEN, Stream, long, run_cases
-from lien_test import children_of, wait_for
+from lien_test import RECORDING_HEADER, children_of, wait_for
 
 
 def case_run_what_cannot(context):
@@ -92,7 +92,7 @@ def read_recording(path):
     with gzip.open(path, "rb") as file:
         data = file.read()
     assert data[:8] == b"LIENREC\0", data[:8]
-    types, at = [], 24
+    types, at = [], RECORDING_HEADER
     while at < len(data):
         size, kind = struct.unpack_from("<IH", data, at)
         types.append(kind)
@@ -208,7 +208,7 @@ def case_record_failures(context):
     Stream(context.directory, [TWO_PROCESSES], end=True)
     _, err = context.run("record", path, code=1)
     lines = err.splitlines()
-    assert "ended the connection" in lines[0] and "holds what came before" in lines[1], err
+    assert "ended the connection" in lines[0] and "has what was recorded before" in lines[1], err
     assert read_recording(path) == [1, 1, 6]
     os.unlink(path)
     for nonsense in (event(1, 1, size=8), event(1, 1, size=1 << 31), event(99, 1), event(17, 1),
@@ -230,7 +230,7 @@ def case_record_failures(context):
     done = subprocess.run(["unshare", "-m", "sh", "-c", script, LIEN], capture_output=True, text=True,
                           cwd=context.directory, env=context.environment, check=False)
     assert "No space left" in done.stderr and done.stdout.startswith("1\n"), done
-    assert ("holds what came before" in done.stderr) == ("r\n" in done.stdout), done
+    assert ("has what was recorded before" in done.stderr) == ("r\n" in done.stdout), done
 
 
 if __name__ == "__main__":

@@ -307,7 +307,7 @@ def case_terminals(context):
     assert not agent.requests, "asked for nothing"
     for name in ("", "dumb"):
         with on_terminal(context, TERM=name) as screen:
-            screen.shows("lien top: TERM names no terminal with a screen")
+            screen.shows("lien top: TERM names a terminal without a screen")
             assert screen.ended() == 1
     # Of an unknown terminal, that of xterm serves: found where distributions have it.
     environment = {k: v for k, v in context.environment.items() if not k.startswith("TERMINFO")}

@@ -413,7 +413,7 @@ def test_bad_input():
                 (["--nodes", one + "," + one, "--launch", "x"], "names %s twice" % one),
                 (["--nodes", one + ",,", "--launch", "x"], "a name is empty"),
                 (["--nodes", "-oProxyCommand=x", "--ssh"], "is not a node's name"),
-                (["--nodes", one, "--launch", "'x"], "a quote has no end"),
+                (["--nodes", one, "--launch", "'x"], "a quote is not closed"),
                 (["--slurm", "x"], "is not a job's number"),
                 (["--pid", "%s:7" % one], "needs --nodes"),
                 (["--nodes", one, "--launch", "x", "--pid", "7"], "on which node?"),

@@ -347,10 +347,10 @@ def test_by_gpu_and_communicator():
         equal(moved("--owner", "all", "--gpu", "1"), {drivers[1].pid: 2 * MIB}, "on one GPU")
         equal(moved("--comm", groups[0]), {rank.pid: 4 * MIB}, "of one group")
         equal(moved("--comm", ",".join(groups)), {rank.pid: 8 * MIB}, "of two groups")
-        session.refused("offload", "--gpu", "7", code=2, text="no GPU 7; there are 0 to 1 ")
+        session.refused("offload", "--gpu", "7", code=2, text="no GPU 7; known are 0, 1 ")
         session.refused("offload", "--gpu", "GPU-ffff", code=2, text="GPU-ffff")
         session.refused("offload", "--comm", "00000000000000a3", code=2, text="00000000000000a3")
-        session.refused("offload", "--comm", "a1", code=2, text="16 hexadecimal digits")
+        session.refused("offload", "--comm", "a1", code=2, text="no communicator has the group a1; known are 00000000000000a1")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 import time
 
 from lien_test import (
-    LIEN, MIB, Session, brief, case, check, equal, main, program, recording, start_pairs, wait_for)
+    LIEN, MIB, RECORDING_HEADER, Session, brief, case, check, equal, main, program, recording, start_pairs, wait_for)
 from move import PAIRS
 
 
@@ -153,7 +153,7 @@ def test_damaged_recordings():
         check("not a recording" in attempt("text", b"hello\n" * 100, packed=False), "text")
         check("not a recording" in attempt("other gzip", b"hello\n" * 100), "another gzip")
         attempt("empty", b"", packed=False)
-        second = 24 + struct.unpack_from("<I", data, 24)[0]  # behind the header and a record
+        second = RECORDING_HEADER + struct.unpack_from("<I", data, RECORDING_HEADER)[0]  # the next record
         for name, at, value in (("size", second, b"\xff\xff\xff\xff"),
                                 ("size of 0", second, b"\0\0\0\0"),
                                 ("short size", second, b"\x40\0\0\0"),

@@ -754,7 +754,7 @@ def test_interrupted_while_it_moves():
                 process.signal(signal.SIGINT)
             code, said = interrupted(process)
             words = ("cancelled; everything was put back, the job runs on" if times == 1 else
-                     "lien offload: left while it goes on: the agent ends it")
+                     "lien offload: no longer waiting: the agent finishes it")
             check(code == 1 and words in said, code, said)
             wait_for("it ends", lambda: not session.ask("status")["transaction"])
             equal((session.process(driver.pid)["state"], session.used()), ("running", 2 * MIB), "state")
@@ -762,10 +762,10 @@ def test_interrupted_while_it_moves():
         session.ask("offload", "--owner", "all")
         process = slowed("cuMemCreate", "restore")
         process.signal(signal.SIGINT)
-        wait_for("it is said", lambda: "a restore is not cancelled" in process.said())
+        wait_for("it is said", lambda: "a restore cannot be cancelled" in process.said())
         process.signal(signal.SIGINT)
         code, said = interrupted(process)
-        check(code == 1 and "lien restore: left while it goes on" in said, code, said)
+        check(code == 1 and "lien restore: no longer waiting" in said, code, said)
         wait_for("it is back", lambda: session.process(driver.pid)["state"] == "running")
         equal(driver("check", va, 2 * MIB, 0x35), 0, "wrong bytes")
 
@@ -796,7 +796,7 @@ def test_names_that_nothing_has():
                                 "there is memory of %s .see `lien mem`" % owner)
         session.refused("offload", "--on-use", "bogus", code=2, text="not one of wait, restore, fail")
         session.refused("mem", "--by", "bogus", code=2, text="not one of owner, rank, comm, device, callsite, tag")
-        session.refused("comms", "--group", "77", code=2, text="of a group 77; there is none")
+        session.refused("comms", "--group", "77", code=2, text="no communicator has the group 77; none is known")
         session.ask("offload", "--owner", owner)
         session.ask("restore")
 

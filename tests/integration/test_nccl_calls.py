@@ -44,7 +44,8 @@ def test_restore_by_communicator():
         equal(lien.restore(comms=[second], socket=session.socket).bytes, both // 2, "restore of the second, from Python")
         equal(away(session, *ranks), 0, "away")
         check_values(ranks, 0, 1)
-        session.refused("restore", "--comm", "0123456789abcdef", code=2, text="no communicator is of group")
+        session.refused("restore", "--comm", "0123456789abcdef", code=2, 
+                        text="no communicator has the group 0123456789abcdef; known are %s" % sorted((first, second))[0])
 
 
 @case(long=True)

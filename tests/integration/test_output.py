@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What a user of a real agent sees: its log, its tables, a job's recording."""
 
+import calendar
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 
-from lien_test import LIEN, MIB, Session, case, check, equal, main
+from lien_test import LIEN, MIB, Session, case, check, equal, main, wait_for
 
 LINE = re.compile(r"lien agent: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d (error|warning|notice|info): ")
 
@@ -95,6 +98,89 @@ def test_recording_of_a_job():
         check("total: 6.0 MiB on the GPUs" in done.out, done.out)
         equal(session.ask("mem", "--from", path, "--peak")["bytes"], 6 * MIB, "--peak")
         equal(session.ask("mem", "--from", path, "--at", "+0")["bytes"], 0, "the beginning")
+
+
+@case()
+def test_nothing_is_left_on_a_full_disk():
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        for _ in range(100):
+            driver("make", 2 * MIB, 0)
+        recorded = session.path("now.lien")
+        session.ask("snapshot", recorded)
+        full = session.path("full")
+        os.mkdir(full)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", full], check=True)
+        for command in (["graph", "--format", "json"], ["timeline", recorded]):
+            session.refused(*command, "-o", os.path.join(full, "out"), text="cannot write .*/out: No space left")
+            equal(os.listdir(full), [], "%s left" % command[0])
+
+
+def time_of(picture):
+    when = re.search(r">(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \+0000<", picture)[1]
+    return calendar.timegm(time.strptime(when, "%Y-%m-%d %H:%M:%S"))
+
+
+@case()
+def test_picture_of_a_recording():
+    """It names the host and the time of the recording, not of the picture."""
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        driver("make", 2 * MIB, 0)
+        path, picture = session.path("now.lien"), session.path("now.svg")
+        before = time.time()
+        done = subprocess.run(["unshare", "--uts", "sh", "-c", 'hostname node-7 && exec "$0" "$@"',
+                               LIEN, "snapshot", path], env=session.env(), stdout=subprocess.DEVNULL, check=False)
+        equal(done.returncode, 0, "snapshot")
+        after = time.time()
+        os.utime(path, (0, 0))
+        wait_for("it is another second", lambda: int(time.time()) > int(after))
+        done = session.lien("graph", "--from", path, "--format", "svg", "-o", picture, TZ="UTC0")
+        equal((done.code, done.err), (0, ""), "graph")
+        with open(picture, encoding="utf-8") as file:
+            said = file.read()
+        check("GPU memory on node-7<" in said, said[:2000])
+        when = time_of(said)
+        check(int(before) <= when <= after, before, when, after)
+        # A moment of a recording, not when that began.
+        path, mark = session.path("job.lien"), session.path("mark")
+        equal(session.lien("record", path, "--", "sh", "-c", 'sleep 2; date +%%s > %s; exec "$0" -c "$1"' % mark,
+                           sys.executable, JOB).code, 7, "record")
+        with open(mark, encoding="ascii") as file:
+            began = int(file.read())
+        done = session.lien("graph", "--from", path, "--peak", "--format", "svg", TZ="UTC0")
+        check(time_of(done.out) >= began, began, done.out[:2000])
+
+
+@case()
+def test_what_there_is():
+    """Names that nothing has: exit code 2, what there is, and what was probably meant; --json, too."""
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        driver("make", 2 * MIB, 0)
+        path = session.path("now.lien")
+        session.ask("snapshot", path)
+        owner, = [row["owner"] for row in session.ask("mem")["rows"]]
+        for arguments, said in (
+                (["offload", "--owner", owner[:-1]],
+                 "no GPU memory belongs to owner %s; there is memory of %s: did you mean '%s'?" % (
+                     owner[:-1], owner, owner)),
+                (["offload", "--owner", "libkv.so"],
+                 "no GPU memory belongs to owner libkv.so; there is memory of %s (see `lien mem`)" % owner),
+                (["offload", "--gpu", "9"], "there is no GPU 9; known are 0, 1 (see `lien ps`)"),
+                (["offload", "--comm", "foo"],
+                 "no communicator has the group foo; none is known (see `lien comms`)"),
+                (["offload", "--comm", "0123456789abcdef"],
+                 "no communicator has the group 0123456789abcdef; none is known (see `lien comms`)"),
+                (["mem", "--pid", "1", "--from", path],
+                 "the recording has no process 1; known are %d (prog_driver) (see `lien ps`)" % driver.pid)):
+            done = session.lien(*arguments)
+            equal((done.code, done.out, done.err), (2, "", "lien %s: %s\n" % (arguments[0], said)), arguments)
+            done = session.lien(*arguments, "--json=line")
+            equal((done.code, json.loads(done.out)), (2, {"error": said}), arguments)
 
 
 if __name__ == "__main__":

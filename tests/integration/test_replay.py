@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 
-from lien_test import LIEN, SOFTCUDA, alive, case, main, recording, stays, state_of, wait_for
+from lien_test import (
+    LIEN, RECORDING_HEADER, SOFTCUDA, alive, case, main, recording, stays, state_of, wait_for)
 
 MAPPINGS, BYTES = 31, 177966466  # of the recording "basic"
 PAIRS = int(os.environ.get("PAIRS", "300"))
@@ -221,8 +222,8 @@ def test_damaged_recordings():
         "flipped": (whole[:900] + bytes([whole[900] ^ 4]) + whole[901:], "not a recording|damaged|cut short"),
         "checksum": (whole[:-6] + bytes(2) + whole[-4:], "damaged"),
         "version": (gzip.compress(plain[:8] + b"\x63" + plain[9:]), "another version"),
-        "record": (gzip.compress(plain[:24] + b"\xff" * 8 + plain[32:]), "damaged at record 1"),
-        "header": (gzip.compress(plain[:24]), "has no call to replay"),
+        "record": (gzip.compress(plain[:RECORDING_HEADER] + b"\xff" * 8 + plain[RECORDING_HEADER + 8:]), "damaged at record 1"),
+        "header": (gzip.compress(plain[:RECORDING_HEADER]), "has no call to replay"),
     }
     for name, (data, text) in cases.items():
         path = os.path.join(work(), name)

@@ -237,7 +237,7 @@ def test_figures_of_nvml():
               "by device")
         lines = [line.split() for line in session.lien("ps").out.splitlines()]
         check("0 5.0 MiB 1000.0 MiB 1.0 GiB {} as 1 {}".format(driver.pid, uuid_of(1)).split() in lines, lines)
-        equal(session.lien("ps", "--gpu", "1").out.split()[:4], ["no", "process", "of", "those"], "GPU 1")
+        equal(session.lien("ps", "--gpu", "1").out.split()[:4], ["none", "of", "the", "selected"], "GPU 1")
         equal(session.ask("ps", "--gpu", "0")["processes"][0]["pid"], driver.pid, "GPU 0")
         text = session.lien("mem", "--explain", "--pid", driver.pid).out
         check(re.search(r"%d +1 +GPU 0 .* 4\.0 MiB +500\.0 MiB +504\.0 MiB" % driver.pid, text),
@@ -256,7 +256,7 @@ def test_without_nvml():
             {"pid": driver.pid, "ordinal": 0, "traced_bytes": 4 * MIB, "total_bytes": None,
              "unexplained_bytes": None}])], "what is traced")
         text = session.lien("mem", "--explain").out
-        check("NVML (libnvidia-ml.so.1, a part of the driver) is not there" in
+        check("NVML (libnvidia-ml.so.1, a part of the driver) is missing" in
               " ".join(text.split()), text)
 
 

@@ -211,7 +211,12 @@ static void test_header(void **state)
 	write_gz(&image, 24);
 	assert_int_equal(read_events(&count), -ENODATA);
 	image.version = LIEN_RECORDING_VERSION;
-	image.flags = 1;
+	image.flags = LIEN_RECORDING_HAS_ORIGIN;
+	write_gz(&image, 24);
+	assert_int_equal(read_events(&count), -ENODATA);
+	write_gz(&image, 24 + sizeof(struct lien_recording_origin) - 1);
+	assert_int_equal(read_events(&count), -ENODATA);
+	image.flags = 2;
 	write_gz(&image, 24);
 	assert_int_equal(read_events(&count), -EPROTONOSUPPORT);
 	image.flags = 0;
@@ -228,6 +233,34 @@ static void test_header(void **state)
 	assert_int_equal(read_events(&count), -ENODATA);
 	assert_int_equal(
 		lien_recording_open("/nowhere/at/all", &(struct lien_recording *){NULL}), -ENOENT);
+}
+
+/* Where and when: as the recorder's machine was called, and had it. */
+static void test_origin(void **state)
+{
+	struct {
+		struct lien_recording_header header;
+		struct lien_recording_origin origin;
+	} image = {{LIEN_RECORDING_MAGIC, LIEN_RECORDING_VERSION, LIEN_RECORDING_HAS_ORIGIN, 5000},
+		{.clock = 700}};
+	struct lien_recording *rec;
+
+	(void)state;
+	memset(image.origin.host, 'a', sizeof(image.origin.host));
+	memcpy(image.origin.host, "node-7\n\xff", 8);
+	write_gz(&image, sizeof(image));
+	assert_int_equal(lien_recording_open(path, &rec), 0);
+	assert_int_equal(strncmp(lien_recording_host(rec), "node-7??aa", 10), 0);
+	assert_int_equal(strlen(lien_recording_host(rec)), sizeof(image.origin.host) - 1);
+	assert_int_equal(lien_recording_time(rec, 0), 5000);
+	assert_int_equal(lien_recording_time(rec, 1000), 5300);
+	assert_int_equal(lien_recording_close(rec), 0);
+	image.header.flags = 0; /* as earlier versions wrote it */
+	write_gz(&image.header, sizeof(image.header));
+	assert_int_equal(lien_recording_open(path, &rec), 0);
+	assert_string_equal(lien_recording_host(rec), "");
+	assert_int_equal(lien_recording_time(rec, 1000), 5000);
+	assert_int_equal(lien_recording_close(rec), 0);
 }
 
 static void test_bad_records(void **state)
@@ -392,6 +425,7 @@ int main(void)
 		cmocka_unit_test(test_cut_short),
 		cmocka_unit_test(test_bit_flips),
 		cmocka_unit_test(test_header),
+		cmocka_unit_test(test_origin),
 		cmocka_unit_test(test_bad_records),
 		cmocka_unit_test(test_valid),
 		cmocka_unit_test(test_succeeded),

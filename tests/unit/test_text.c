@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "tools/text/nearest.h"
+#include "agent/graph/nearest.h"
 #include "tools/text/output.h"
 
 static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0}, {"COMMAND", LIEN_LEFT, 0},

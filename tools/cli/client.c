@@ -287,8 +287,8 @@ static int receive_some(struct lien_client *client)
 
 	if (client->used > REPLY_MAX) {
 		disconnect(client);
-		return fail(
-			client, -EPROTO, "the agent on %s sends a line without end", client->path);
+		return fail(client, -EPROTO, "the agent on %s sent a line that is too long",
+			client->path);
 	}
 	if (make_room(client)) {
 		disconnect(client);

@@ -41,7 +41,7 @@ static void print_process(const json_t *process)
 		return;
 	}
 	if (json_is_true(json_object_get(process, "present")))
-		printf("%" PRIu64 " %s: has the control library already\n", pid, command);
+		printf("%" PRIu64 " %s: already has the control library\n", pid, command);
 	else
 		printf("%" PRIu64 " %s: attached in %s, of which it waited %s\n", pid, command,
 			lien_time(lien_get_real(process, "ms")).text,
@@ -65,7 +65,7 @@ static void print_adoption(const json_t *adoption)
 		return;
 	if (json_is_string(json_object_get(adoption, "error"))) {
 		lien_print_wrapped(stdout, 2,
-			"not adopted: %s; what was there before the agent is shown, and not moved",
+			"not adopted: %s; memory from before the agent is shown, but not moved",
 			lien_get_text(adoption, "error"));
 		return;
 	}
@@ -84,9 +84,8 @@ static void print_adoption(const json_t *adoption)
 	if (json_is_integer(json_object_get(adoption, "outsider")) && !outsider)
 		lien_print_wrapped(stdout, 2,
 			"owners were not looked for: another user's process ran before the agent "
-			"and is "
-			"not attached, so what can be exported stays where it is: root can attach "
-			"all");
+			"and is not attached, so exportable memory cannot be moved: root can "
+			"attach all");
 	else if (outsider)
 		lien_print_wrapped(stdout, 2,
 			"owners were not looked for: process %" PRIu64

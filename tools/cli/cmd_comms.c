@@ -367,11 +367,11 @@ static void print_groups(const json_t *result)
 	if (inferred)
 		lien_print_wrapped(stdout, 2,
 			"inferred: memory that NCCL's own threads, or calls that name no "
-			"communicator, asked for: "
-			"it is taken to be for the one that the thread or process had named last");
+			"communicator, asked for: lien counts it for the communicator that the "
+			"thread or process named last");
 	if (incomplete)
 		lien_print_wrapped(stdout, 2,
-			"* was in use before lien watched: its calls are counted from then on");
+			"* in use before lien watched it: earlier calls are not counted");
 }
 
 /* Lists the groups that there are. */
@@ -389,9 +389,8 @@ static int unknown_group(const json_t *groups, const char *name)
 	}
 	if (count > GROUPS_LISTED)
 		known = lien_append(known, " ", "and %zu more", count - GROUPS_LISTED);
-	lien_complain(usage.command,
-		"no communicator here is of a group %s; %s%s (see `lien comms`)", name,
-		known ? "there is " : "there is none", known ? known : "");
+	lien_complain(usage.command, "no communicator has the group %s; %s%s (see `lien comms`)",
+		name, known ? "known are " : "none is known", known ? known : "");
 	free(known);
 	return LIEN_EXIT_USAGE;
 }
@@ -427,7 +426,8 @@ static int nothing(const json_t *result, const struct selection *selection)
 		return LIEN_EXIT_OK;
 	if (selection->pid && selection->group)
 		lien_print_wrapped(stdout, 2,
-			"process %d has no communicator of group %s, as far as the agent has seen",
+			"process %d has no communicator of the group %s, as far as the agent has "
+			"seen",
 			selection->pid, selection->group);
 	else if (selection->pid)
 		printf("process %d has no communicator, as far as the agent has seen\n",

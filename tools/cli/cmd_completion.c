@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/graph/nearest.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/options_internal.h"
 #include "tools/text/complain.h"
@@ -176,12 +177,16 @@ static int print_script(const struct shell *shell)
 int lien_cmd_completion(int argc, char **argv)
 {
 	const struct lien_option options[] = {{}};
+	struct lien_nearest nearest = {};
 	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
+	nearest.word = argv[0];
 	for (size_t i = 0; i < sizeof(shells) / sizeof(shells[0]); i++)
 		if (!strcmp(argv[0], shells[i].name))
 			return print_script(&shells[i]);
-	return lien_usage_error(&usage, "'%s' is not one of bash, zsh, fish", argv[0]);
+	for (size_t i = 0; i < sizeof(shells) / sizeof(shells[0]); i++)
+		lien_nearest_try(&nearest, shells[i].name);
+	return lien_word_error(&usage, &nearest, "", "'%s' is not one of bash, zsh, fish", argv[0]);
 }

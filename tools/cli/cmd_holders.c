@@ -135,7 +135,7 @@ static char *detail_of(const json_t *holder)
 			"%" PRIu64 " %s in a socket", LIEN_PLURAL(n, "descriptor", "descriptors"));
 	}
 	if (!strcmp(kind, "process of another user"))
-		return lien_format("only root is told what it does with it");
+		return lien_format("only root can see what it does with it");
 	if (!strcmp(kind, "dma-buf")) {
 		n = lien_get_number(holder, "exports");
 		return lien_format("handed out %" PRIu64 " %s", LIEN_PLURAL(n, "time", "times"));

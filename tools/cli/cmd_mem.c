@@ -174,7 +174,7 @@ static const struct lien_sort ways[] = {{"pid", "pid", true}, {"owner", "owner",
 
 static void print_no_rows(const struct mem *mem, const json_t *result)
 {
-	const char *seen = mem->query.from.path ? "the recording tells" : "the agent has seen";
+	const char *seen = mem->query.from.path ? "the recording shows" : "the agent has seen";
 
 	if (mem->pids.count)
 		printf("process %d holds no GPU memory, as far as %s\n", mem->pids.pid[0], seen);

@@ -77,7 +77,7 @@ static const struct words {
 	const struct lien_usage *usage;
 	const char *op, *done, *would, *nothing, *unknown, *column, *discarded;
 } words_offload = {&offload_usage, "offload", "offloaded", "would offload", "nothing to offload",
-	"offloaded nothing: no memory that can be moved is known to be selected", "MOVED",
+	"nothing was offloaded: lien knows of no selected memory that can be moved", "MOVED",
 	"declared worthless, and not saved"},
   words_restore = {&restore_usage, "restore", "restored", "would restore", "nothing is offloaded",
 	  "", "RESTORED", "declared worthless, and filled with zeros"};
@@ -143,15 +143,14 @@ static int on_signal(void *arg)
 		return 0;
 	clear_line(shown);
 	if (shown->caught++) {
-		lien_complain(shown->words->usage->command, "left while it goes on: the agent ends "
-							    "it, and `lien ps` shows what becomes "
-							    "of the job");
+		lien_complain(shown->words->usage->command,
+			"no longer waiting: the agent finishes it; "
+			"`lien ps` shows the state of the job");
 		return 1;
 	}
 	if (!offload)
-		fprintf(stderr,
-			"a restore is not cancelled, for the job waits for it; Ctrl-C again "
-			"leaves it to the agent\n");
+		fprintf(stderr, "a restore cannot be cancelled, because the job waits for it; "
+				"Ctrl-C again leaves it to the agent\n");
 	else if (cancel(shown->socket))
 		fprintf(stderr, "cancelling; Ctrl-C again leaves it to the agent\n");
 	else
@@ -213,6 +212,7 @@ static void print_processes(const struct words *words, const json_t *processes)
 {
 	struct lien_column columns[6 + PHASES_MAX] = {{"PID", LIEN_RIGHT, 0}};
 	const char *phases[PHASES_MAX];
+	char *titles[PHASES_MAX];
 	unsigned phase_count = phases_of(processes, phases), count = 1;
 	bool freed = words == &words_offload;
 	struct lien_table *table;
@@ -225,12 +225,16 @@ static void print_processes(const struct words *words, const json_t *processes)
 	columns[count++] = (struct lien_column){"ALLOCS", LIEN_RIGHT, 2};
 	columns[count++] = (struct lien_column){"IMPORTS", LIEN_RIGHT, 3};
 	columns[count++] = (struct lien_column){"MAPPINGS", LIEN_RIGHT, 3};
-	for (i = 0; i < phase_count; i++)
-		columns[count++] = (struct lien_column){phases[i], LIEN_RIGHT, 1};
+	for (i = 0; i < phase_count; i++) {
+		titles[i] = lien_format("%s ms", phases[i]);
+		columns[count++] = (struct lien_column){titles[i], LIEN_RIGHT, 1};
+	}
 	table = lien_table_new(columns, count);
 	json_array_foreach (processes, i, process)
 		add_process(table, process, phases, phase_count, freed);
 	lien_table_end(table, stdout);
+	for (i = 0; i < phase_count; i++)
+		free(titles[i]);
 	printf("\n");
 	if (freed)
 		explain_freed(processes);
@@ -448,8 +452,8 @@ static int carry_out(const struct words *words, json_t *request, const char *soc
 		print_result(words, result, wall_ms);
 	code = LIEN_EXIT_OK;
 	if (!dry && moved_nothing_selected(result)) {
-		lien_complain(words->usage->command,
-			"nothing was moved: what is selected cannot be; `lien mem` says why");
+		lien_complain(words->usage->command, "nothing was moved: none of the selected "
+						     "memory can be moved; `lien mem` says why");
 		code = LIEN_EXIT_FAILURE;
 	}
 	json_decref(result);

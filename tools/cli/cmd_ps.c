@@ -94,11 +94,10 @@ static void print_incomplete(const json_t *processes)
 		}
 		if (!said && *reason)
 			lien_print_wrapped(
-				stdout, 2, "  %s: not offloaded, because %s", pids, reason);
+				stdout, 2, "  %s: cannot be offloaded: %s", pids, reason);
 		else if (!said)
 			lien_print_wrapped(stdout, 2,
-				"  %s: offloaded all the same: only calls of NCCL were missed",
-				pids);
+				"  %s: can still be offloaded: only NCCL calls were missed", pids);
 		free(pids);
 	}
 }
@@ -274,7 +273,7 @@ static void print_list(const struct ps *ps, const json_t *result)
 	if (json_array_size(shown))
 		print_processes(shown, ps->query.from.path);
 	else if (!left_out && (ps->filter.gpu || ps->filter.user))
-		printf("no process of those selected uses CUDA\n");
+		printf("none of the selected processes uses CUDA\n");
 	else if (!left_out)
 		lien_print_no_process(result, ps->query.from.path);
 	if (left_out) {

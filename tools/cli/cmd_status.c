@@ -259,9 +259,8 @@ static void print_warnings(const json_t *status)
 			others);
 	if (lost)
 		lien_print_marked(stdout, 2, LIEN_COLOR_YELLOW,
-			"WARNING: %" PRIu64
-			" %s lost: the graph of the processes that made them is "
-			"not to be trusted until it has been read again",
+			"WARNING: %" PRIu64 " %s lost: do not trust the graph of the processes "
+			"that made them until it has been read again",
 			LIEN_PLURAL(lost, "event was", "events were"));
 	if (incomplete)
 		lien_print_marked(stdout, 2, LIEN_COLOR_YELLOW,

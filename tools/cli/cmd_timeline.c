@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* A recording as a trace for Perfetto. */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <search.h>
 #include <stdlib.h>
@@ -14,6 +12,7 @@
 #include "tools/cli/event_text.h"
 #include "tools/cli/offline.h"
 #include "tools/cli/options.h"
+#include "tools/cli/out_file.h"
 #include "tools/cli/trace.h"
 #include "tools/cli/trace_memory.h"
 #include "tools/cli/trace_moves.h"
@@ -266,27 +265,14 @@ static bool read_all(struct timeline *timeline)
 	       lien_offline_ended(usage.command, timeline->path, err);
 }
 
-static int cannot_write(const char *path)
-{
-	return lien_complain(usage.command, "cannot write %s: %s", path, strerror(errno));
-}
-
 static int write_file(const struct timeline *timeline, const char *path, bool force)
 {
-	const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL);
-	int fd = open(path, flags, 0666);
-	FILE *out = fd < 0 ? NULL : fdopen(fd, "w");
+	FILE *out = lien_out_open(usage.command, path, force);
 
-	if (fd < 0 && errno == EEXIST)
-		return lien_complain(usage.command, "%s exists: --force overwrites it", path);
 	if (!out)
-		return cannot_write(path);
+		return LIEN_EXIT_FAILURE;
 	lien_trace_write(timeline->trace, out);
-	if (ferror(out)) {
-		fclose(out);
-		return cannot_write(path);
-	}
-	return fclose(out) ? cannot_write(path) : LIEN_EXIT_OK;
+	return lien_out_close(usage.command, path, out, 0);
 }
 
 static void print_summary(const struct timeline *timeline, const char *path, bool json)

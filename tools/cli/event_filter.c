@@ -11,7 +11,7 @@
 #include "loader/discover/libraries.h"
 #include "tools/cli/event_text.h"
 #include "tools/text/complain.h"
-#include "tools/text/nearest.h"
+#include "agent/graph/nearest.h"
 #include "tools/text/output.h"
 
 /* Is it the library that was called, or the one that called? */
@@ -79,7 +79,7 @@ int lien_libraries_check(const struct lien_usage *usage, const struct lien_libra
 	for (unsigned j = 0; j < libraries->callers_count; j++)
 		list = lien_append(list, ", ", "%s", libraries->callers[j]);
 	lien_complain(usage->command,
-		"no call in the recording is of a library %s, or made by it; %s%s",
+		"no call in the recording belongs to a library %s, or was made by it; %s%s",
 		libraries->names.name[i], list ? "calls are made by " : "there are no calls",
 		list ? list : "");
 	free(list);

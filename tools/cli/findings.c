@@ -62,7 +62,7 @@ void lien_findings_print(const json_t *result, bool recorded)
 	if (!lien_get_true(result, "open_files_known"))
 		lien_print_wrapped(stdout, 0,
 			"Exported descriptors that are still open could not be looked for: %s.",
-			recorded ? "a recording does not tell of them"
+			recorded ? "a recording does not have them"
 				 : "this kernel does not let lien read them");
 }
 

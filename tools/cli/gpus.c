@@ -215,8 +215,7 @@ void lien_print_unexplained(const char *title, const json_t *unexplained)
 			"seen",
 			lien_size(bytes).text, count == 1 ? "process" : "processes", pids);
 	else
-		printf("  the driver's own (contexts, kernels): not known, for NVML gives no "
-		       "figure\n");
+		printf("  the driver's own (contexts, kernels): not known: NVML gives no figure\n");
 	free(pids);
 }
 
@@ -254,7 +253,7 @@ void lien_print_explained(const json_t *result, pid_t pid)
 	if (json_is_null(json_object_get(result, "nvml")))
 		lien_print_wrapped(stdout, 2,
 			"What the driver says a process uses is not known: NVML "
-			"(libnvidia-ml.so.1, a part of the driver) is not there or does not work.");
+			"(libnvidia-ml.so.1, a part of the driver) is missing or does not work.");
 	else
 		lien_print_wrapped(stdout, 2,
 			"Traced is what the process owns. The driver's own memory for a process "

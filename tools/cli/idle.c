@@ -172,7 +172,7 @@ const char *lien_of_yours(const json_t *result)
 void lien_print_no_process(const json_t *result, const char *from)
 {
 	if (from)
-		printf("no process uses CUDA there, as far as the recording tells\n");
+		printf("no process uses CUDA there, as far as the recording shows\n");
 	else
 		lien_print_wrapped(stdout, 2,
 			"no process%s uses CUDA on this node, as far as the agent has seen",

@@ -7,7 +7,7 @@
 #include "tools/cli/options.h"
 #include "tools/text/complain.h"
 #include "tools/text/json_text.h"
-#include "tools/text/nearest.h"
+#include "agent/graph/nearest.h"
 
 static int usage(void)
 {
@@ -28,15 +28,18 @@ static int usage(void)
 
 static int unknown(const char *word)
 {
+	const char *what = word[0] == '-' ? "option" : "command";
 	struct lien_nearest nearest = {.word = word};
 
 	for (size_t i = 0; i < lien_commands_count; i++)
 		lien_nearest_try(&nearest, lien_commands[i].name);
+	lien_nearest_try(&nearest, "--help");
+	lien_nearest_try(&nearest, "--version");
 	if (nearest.found)
 		lien_complain(
-			"lien", "unknown command '%s': did you mean '%s'?", word, nearest.found);
+			"lien", "unknown %s '%s': did you mean '%s'?", what, word, nearest.found);
 	else
-		lien_complain("lien", "unknown command '%s': see lien --help", word);
+		lien_complain("lien", "unknown %s '%s': see lien --help", what, word);
 	return LIEN_EXIT_USAGE;
 }
 

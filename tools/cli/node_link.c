@@ -236,7 +236,7 @@ static bool check_launch(const struct lien_nodes *nodes, const char *command)
 	if (count <= 0 || count == WORDS_MAX) {
 		lien_complain(command, "--launch: %s",
 			!count	    ? "it is empty"
-			: count < 0 ? "a quote has no end"
+			: count < 0 ? "a quote is not closed"
 				    : "it has too many words");
 		return false;
 	}
@@ -502,7 +502,7 @@ static bool is_lost(struct lien_nodes *nodes, struct lien_node_link *link)
 	if (link->problem[0])
 		return true;
 	if (!link->hello && lien_clock_ms() > link->t_launch + HELLO_MS)
-		fail(link, "'%s' has not started `lien node` within %d s", nodes->launch.command,
+		fail(link, "'%s' did not start `lien node` within %d s", nodes->launch.command,
 			HELLO_MS / 1000);
 	return link->problem[0];
 }

@@ -149,7 +149,8 @@ int lien_nodes_result_complain(struct mover *mover)
 		snprintf(lease, sizeof(lease), "; it undoes by itself within %u ms",
 			mover->lease_ms);
 	if (mover->caught > 1)
-		lien_complain(mover->move->command, "left: `lien ps --nodes` shows how it stands");
+		lien_complain(mover->move->command,
+			"no longer waiting: `lien ps --nodes` shows the state of the job");
 	else if (mover->write_error)
 		lien_complain(mover->move->command, "cannot write the decision to %s: %s; %s",
 			mover->directory, strerror(-mover->write_error), stands);

@@ -28,7 +28,7 @@ struct lien_recording *lien_offline_open(const char *command, const char *path)
 			"%s was written by another version of lien: read it with that one", path);
 		break;
 	case -ENODATA:
-		lien_complain(command, "%s is empty or cut short at its very beginning", path);
+		lien_complain(command, "%s is empty, or cut short before its first record", path);
 		break;
 	default:
 		lien_complain(command, "cannot read %s: %s", path, strerror(-err));
@@ -42,7 +42,7 @@ bool lien_offline_ended(const char *command, const char *path, int err)
 	case 0:
 		return true;
 	case -ENODATA:
-		lien_warn(command, "%s is cut short: this is what it tells up to there", path);
+		lien_warn(command, "%s is cut short: only what comes before that is used", path);
 		return true;
 	case -EBADMSG:
 		lien_complain(command,
@@ -63,7 +63,7 @@ struct reading {
 	bool find_peak; /* fills in the next three: */
 	uint64_t peak_bytes, peak_records, peak_ns;
 	bool grown; /* since the last look at the sum */
-	uint64_t records, first_ns, last_ns, created_ns;
+	uint64_t records, first_ns, last_ns;
 };
 
 static const struct reading to_the_end = {.stop_records = UINT64_MAX, .stop_ns = UINT64_MAX};
@@ -132,6 +132,16 @@ static int read_one(
 	return err ? err : 1;
 }
 
+static void describe(struct lien_taken *taken, const char *path,
+	const struct lien_recording *recording, const struct reading *reading)
+{
+	const char *host = lien_recording_host(recording);
+
+	snprintf(taken->where, sizeof(taken->where), "%s %s", *host ? "on" : "in",
+		*host ? host : basename(path));
+	taken->ns = lien_recording_time(recording, reading->last_ns);
+}
+
 /* Returns the graph where the reading stops; NULL after a message. */
 static struct lien_graph *load(
 	const char *command, const struct lien_from *from, struct reading *reading)
@@ -144,7 +154,6 @@ static struct lien_graph *load(
 
 	if (!recording)
 		return NULL;
-	reading->created_ns = lien_recording_created(recording);
 	err = lien_graph_new(&graph);
 	if (err)
 		graph = NULL;
@@ -154,14 +163,14 @@ static struct lien_graph *load(
 		look_at_sum(reading, graph);
 	if (err == -ENODATA && reading->quiet)
 		err = 0;
+	if (from->taken)
+		describe(from->taken, path, recording, reading);
 	if (lien_recording_close(recording) || !lien_offline_ended(command, path, err)) {
 		lien_graph_free(graph);
 		return NULL;
 	}
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 		process->presence = LIEN_CONTROL_UNKNOWN;
-	if (from->wall_ns)
-		*from->wall_ns = reading->created_ns + reading->last_ns - reading->first_ns;
 	return graph;
 }
 
@@ -198,10 +207,10 @@ static struct lien_graph *load_peak(const char *command, const struct lien_from 
 
 static struct lien_graph *load_moment(const char *command, const struct lien_from *from, int *code)
 {
-	struct reading whole = to_the_end, part = to_the_end;
-	struct lien_graph *graph = load(command, from, &whole);
 	const struct lien_moment *at = &from->at;
 	const char *path = from->path;
+	struct reading whole = to_the_end, part = to_the_end;
+	struct lien_graph *graph = load(command, from, &whole);
 	double ns = at->seconds * 1e9;
 
 	if (!graph)

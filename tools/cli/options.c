@@ -10,7 +10,7 @@
 
 #include "tools/cli/options_internal.h"
 #include "tools/text/complain.h"
-#include "tools/text/nearest.h"
+#include "agent/graph/nearest.h"
 #include "tools/text/output.h"
 
 #define OPTIONS_MAX 40

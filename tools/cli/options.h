@@ -31,13 +31,19 @@ struct lien_moment {
 	double seconds; /* not negative */
 };
 
+/* Where a recording was made, and the moment of it that was looked at. */
+struct lien_taken {
+	char where[80]; /* "on node7", or "in job.lien" if the host is not known */
+	uint64_t ns;	/* since 1970; 0: not known */
+};
+
 /* A snapshot or a recording, and the moment of it that is asked for. */
 struct lien_from {
 	const char *path; /* NULL: ask an agent instead */
 	struct lien_moment at;
 	bool peak;
-	bool end;	   /* without these: the end, also where all processes have ended by then */
-	uint64_t *wall_ns; /* out: the moment that was shown, ns of CLOCK_REALTIME; or NULL */
+	bool end; /* without these: the end, also where all processes have ended by then */
+	struct lien_taken *taken; /* filled in; NULL: not wanted */
 };
 
 #define LIEN_PIDS_MAX 1024

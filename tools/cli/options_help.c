@@ -29,8 +29,8 @@ static void print_option(const struct lien_option *option)
 	if (option->help && !fits)
 		printf("  %s\n", left);
 	if (option->help)
-		lien_print_wrapped(stdout, LEFT_WIDTH + 3, "  %-*s %s", LEFT_WIDTH,
-			fits ? left : "", option->help);
+		lien_print_help(
+			LEFT_WIDTH + 3, "  %-*s %s", LEFT_WIDTH, fits ? left : "", option->help);
 	free(left);
 }
 
@@ -43,7 +43,7 @@ void lien_options_help(const struct lien_usage *usage, const struct lien_option 
 
 	printf("Usage: %s [OPTIONS]%s%s\n\n", usage->command, *usage->arguments ? " " : "",
 		usage->arguments);
-	lien_print_wrapped(stdout, 0, "%s", usage->summary);
+	lien_print_help(0, "%s", usage->summary);
 	printf("\nOptions:\n");
 	for (const struct lien_option *option = options; option->name; option++)
 		print_option(option);
@@ -53,6 +53,6 @@ void lien_options_help(const struct lien_usage *usage, const struct lien_option 
 	printf("\nExamples:\n");
 	for (const char *const *example = usage->examples; *example; example += 2) {
 		printf("  %s\n", example[0]);
-		lien_print_wrapped(stdout, 6, "      %s", example[1]);
+		lien_print_help(6, "      %s", example[1]);
 	}
 }

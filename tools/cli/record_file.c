@@ -77,7 +77,7 @@ int lien_record_file_close(struct lien_record_file *file, int code)
 	if (!code || stat(file->path, &st) || !S_ISREG(st.st_mode))
 		return code;
 	if (file->events && has_records(file->path))
-		lien_warn(file->command, "%s holds what came before that", file->path);
+		lien_warn(file->command, "%s has what was recorded before that", file->path);
 	else
 		unlink(file->path);
 	return code;

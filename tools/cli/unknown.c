@@ -39,7 +39,7 @@ void lien_print_unknown(const json_t *unknown)
 
 	if (!json_array_size(unknown))
 		return;
-	printf("\nnot selected, because nobody knows whose memory it is:\n");
+	printf("\nnot selected, because its owner is unknown:\n");
 	json_array_foreach (unknown, i, entry) {
 		movable += lien_get_number(entry, "movable_bytes");
 		stays += lien_get_number(entry, "bytes") - lien_get_number(entry, "movable_bytes");
@@ -55,7 +55,6 @@ void lien_print_unknown(const json_t *unknown)
 			lien_size(movable).text);
 	if (stays)
 		lien_print_wrapped(stdout, 2,
-			"`lien offload --owner unknown --dry-run` says why %s are not "
-			"movable",
+			"`lien offload --owner unknown --dry-run` says why %s cannot be moved",
 			lien_size(stays).text);
 }

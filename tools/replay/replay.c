@@ -103,7 +103,7 @@ static int load(const char *path, struct lien_script **out)
 		return err;
 	case -ENODATA:
 		if (!record) {
-			lien_complain(usage.command, "%s: cut short, nothing is left of it", path);
+			lien_complain(usage.command, "%s: cut short before its first record", path);
 			return err;
 		}
 		lien_warn(usage.command,

@@ -121,6 +121,15 @@ void lien_print_wrapped(FILE *out, unsigned indent, const char *format, ...)
 	va_end(args);
 }
 
+void lien_print_help(unsigned indent, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	print_wrapped(stdout, indent, lien_help_columns(stdout), LIEN_COLOR_PLAIN, format, args);
+	va_end(args);
+}
+
 void lien_print_marked(FILE *out, unsigned indent, enum lien_color mark, const char *format, ...)
 {
 	va_list args;

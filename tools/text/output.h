@@ -27,9 +27,12 @@ struct lien_text lien_size(uint64_t bytes);
 /* "0.42 ms", "108.4 ms", "12.3 s" */
 struct lien_text lien_time(double ms);
 
-/* Prints one paragraph, broken at blanks; all lines but the first are indented. */
+/* Prints one paragraph, broken at blanks on terminals; all lines but the first are indented. */
 void lien_print_wrapped(FILE *out, unsigned indent, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+/* The same for help, which is broken in files and pipes, too. */
+void lien_print_help(unsigned indent, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
 /* Prints a line of a list: broken only where a terminal would break it. */
 void lien_print_line(FILE *out, unsigned indent, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

@@ -45,7 +45,14 @@ size_t lien_text_columns(FILE *out)
 {
 	size_t columns = columns_of(out);
 
-	return columns && columns < PARAGRAPH ? columns : PARAGRAPH;
+	return !columns ? SIZE_MAX : columns < PARAGRAPH ? columns : PARAGRAPH;
+}
+
+size_t lien_help_columns(FILE *out)
+{
+	size_t columns = lien_text_columns(out);
+
+	return columns < PARAGRAPH ? columns : PARAGRAPH;
 }
 
 static bool has_colors(FILE *out)

@@ -20,8 +20,11 @@ void lien_output_wide(void);
 /* Returns the columns that a table may take: the terminal's, else $COLUMNS; (size_t)-1: any number,
  * for output that goes elsewhere, or with --wide. */
 size_t lien_table_columns(FILE *out);
-/* Returns the columns for paragraphs: at most 100, as longer lines are hard to read. */
+/* Returns the columns for paragraphs: at most 100, as longer lines are hard to read; (size_t)-1 for
+ * output that goes elsewhere, where grep wants whole lines. */
 size_t lien_text_columns(FILE *out);
+/* The same for help, which is broken elsewhere, too. */
+size_t lien_help_columns(FILE *out);
 
 /* Prints the text in a color, on a terminal that has colors; NO_COLOR (no-color.org) and TERM=dumb
  * turn them off. */

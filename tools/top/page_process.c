@@ -148,7 +148,7 @@ static char *holders_text(const json_t *reply, uint64_t pid)
 
 	text = owner == pid ? importers_text(holders, owner)
 	       : owner	    ? lien_format("memory of %" PRIu64, owner)
-			    : lien_format("memory of somebody unknown");
+			    : lien_format("memory of an unknown owner");
 	for (k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
 		unsigned n = 0;
 

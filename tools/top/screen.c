@@ -24,7 +24,7 @@ const char *lien_screen_start(void)
 	size_t i;
 
 	if (!name || !*name || !strcmp(name, "dumb"))
-		return "TERM names no terminal with a screen";
+		return "TERM names a terminal without a screen";
 	setenv("TERMINFO_DIRS", TERMINFO_PLACES, 0);
 	/* The terminal knows better, also when its size changes. */
 	unsetenv("COLUMNS");

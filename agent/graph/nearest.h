@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* "Did you mean ...?" for a word that the user has mistyped. */
-#ifndef LIEN_TOOLS_NEAREST_H
-#define LIEN_TOOLS_NEAREST_H
+#ifndef LIEN_NEAREST_H
+#define LIEN_NEAREST_H
 
 struct lien_nearest {
 	const char *word;  /* what was typed */

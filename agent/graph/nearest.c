@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tools/text/nearest.h"
+#include "agent/graph/nearest.h"
 
 #include <string.h>
 
