@@ -235,13 +235,13 @@ def exchange(stream, request: dict) -> dict:
 class Rank:
     """One process of job.py."""
 
-    def __init__(self, argv: list, env: dict, log: Path, pass_fds: tuple = ()):
+    def __init__(self, argv: list, env: dict, log: Path):
         self.log = log
         self.pid = 0
         self.answers: queue.Queue = queue.Queue()
         with open(log, "ab") as errors:
             self.process = spawn(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 stderr=errors, text=True, bufsize=1, errors="replace", pass_fds=pass_fds)
+                                 stderr=errors, text=True, bufsize=1, errors="replace")
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -289,12 +289,10 @@ def place(number: int, gpus: int) -> dict:
 
 
 class Job:
-    """All ranks of one job. `launcher` goes before the command, e.g. [lien, "run", "--"]; the ranks inherit the
-    descriptors in `pass_fds`."""
+    """All ranks of one job. `launcher` goes before the command, e.g. [lien, "run", "--"]."""
 
     def __init__(self, name: str, directory: Path, ranks: int = 2, launcher: list | None = None,
-                 env: dict | None = None, arguments: list | None = None, program: Path = HERE / "job.py",
-                 pass_fds: tuple = ()):
+                 env: dict | None = None, arguments: list | None = None, program: Path = HERE / "job.py"):
         self.name = name
         self.ranks: list[Rank] = []
         common = {**QUIET_NCCL, "OMP_NUM_THREADS": "8", **os.environ,
@@ -304,7 +302,7 @@ class Job:
         try:
             for number in range(ranks):
                 own = {**common, "RANK": str(number), **place(number, GPUS or ranks)}
-                self.ranks.append(Rank(argv, own, directory / f"{name}.{number}.log", pass_fds))
+                self.ranks.append(Rank(argv, own, directory / f"{name}.{number}.log"))
             for rank, answer in zip(self.ranks, self.collect("start", 180)):
                 rank.pid = answer["pid"]
         except BaseException:
@@ -318,9 +316,13 @@ class Job:
     def ask(self, command: str, limit_s: float = 60, ranks: list | None = None) -> list:
         """Gives a command to all ranks (or those numbered) at once; their answers in order."""
         chosen = self.ranks if ranks is None else [self.ranks[n] for n in ranks]
-        for rank in chosen:
-            rank.send(command)
+        self.tell(command, chosen)
         return self.collect(command, limit_s, chosen)
+
+    def tell(self, command: str, chosen: list | None = None) -> None:
+        """Gives a command; collect() has the answers."""
+        for rank in self.ranks if chosen is None else chosen:
+            rank.send(command)
 
     def collect(self, command: str, limit_s: float, chosen: list | None = None) -> list:
         """Once one rank has failed the others get 3 s more: they may wait for it for ever."""

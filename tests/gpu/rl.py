@@ -5,12 +5,14 @@
     tests/gpu/rl.py [--gpus N] [--gib GIB] [--steps N] [--minutes N] [--variant NAME]... [--json FILE]
 
 A trainer (FSDP2, AdamW) and a rollout engine (tensor parallel, a key-value cache, CUDA graphs), one process of each
-per GPU (rl_engine.py). In each step the trainer learns from what the last rollout gave, hands its weights over, and
-makes room; the rollout takes its place, loads the weights, decodes, and makes room in turn. They are large enough that
-a GPU cannot hold both. The same loop in three variants:
+per GPU (rl_engine.py). In each step the trainer learns from what the last rollout gave; the rollout's weights come
+back beside it, and it hands its own over, by CUDA IPC, in the second step by NCCL broadcasts; it makes room; the
+rollout's cache comes back as well, and the rollout decodes, and makes room in turn. They are large enough that a GPU
+cannot hold both. The same loop in three variants:
 
     lien     both under `lien run`, PyTorch's and NCCL's defaults; this program, which leads both, calls
-             lien.offload() and lien.restore(). The cache is dropped, not saved: it is empty between two turns
+             lien.offload() and lien.restore(), by tag for the weights. The cache is dropped, not saved: it is empty
+             between two turns
     rebuild  without lien: what must survive is copied to pinned host memory, the rest is freed, the process groups
              are destroyed, and groups, model and graphs are made again
     keep     nothing is offloaded: first as large as the others, which does not fit, then with the largest cache that
@@ -18,7 +20,7 @@ a GPU cannot hold both. The same loop in three variants:
 
 Checked: the weights that arrive are those that were handed over; what a job has in memory is the same after its
 absence; losses and rewards of all variants are equal bit by bit; an offload frees what it says, by NVML; memory of
-GPUs and host does not grow from turn to turn.
+GPUs and host does not grow from turn to turn (with `rebuild` that is only noted).
 
 Prints a table, and writes all of it to FILE (default $OUT/rl.json). "variants" has of each variant "steps" (losses,
 digest of what was decoded, ms) and "switches", one for each time that a job goes away:
@@ -29,7 +31,8 @@ digest of what was decoded, ms) and "switches", one for each time that a job goe
     freed_bytes         what NVML says of that, of all GPUs together
     gpu_before_bytes, gpu_after_bytes               in use, of all GPUs together, before and when the other one is back
     host_bytes, host_after_bytes                    of the host, beyond what was in use before the variant began
-    out_parts_ms, back_parts_ms                     "rebuild": of copying, freeing, groups, building, capturing
+    weights_ms          of a trainer's: until the rollout's weights were back beside it, before out_ms begins
+    *_parts_ms          "rebuild": of copying, freeing, groups, building, capturing
 
 "checks" has null for each check that passed, else what was wrong.
 
@@ -53,6 +56,7 @@ import lien  # noqa: E402
 
 VARIANTS = {"lien": 0.45, "rebuild": 0.6, "keep": 1.0}  # and how much of the time that is left each may take
 LEAST_STEPS = 3
+BROADCAST_STEP = 2
 FREED_SHARE = 0.95
 GPU_GROWTH, HOST_GROWTH = 64 * MIB, 512 * MIB  # from turn to turn: of each GPU, of the host
 SETUP_S, ASK_S = 180, 120
@@ -96,10 +100,10 @@ class ByLien:
     def __init__(self, socket: Path):
         self.more = {"socket": str(socket), "timeout": REST_S}
 
-    def out(self, job, cache: list) -> dict:
-        """cache: of each rank what need not be saved."""
-        drop = [f"{pid}:{place['address']}" for pid, place in zip(job.pids, cache)]
-        result = lien.offload(owner="all", pids=job.pids, drop=drop, **self.more)
+    def out(self, job) -> dict:
+        # The rollout, whose weights come back before the rest, knows when it may use what.
+        options = {"drop": ["tag:kv_cache"], "on_use": "ignore"} if job.name == "rollout" else {}
+        result = lien.offload(owner="all", pids=job.pids, **options, **self.more)
         if result.outcome != "done":
             raise Failure(f"offload of {job.name}: {result.outcome}")
         dropped = sum(part.discarded_bytes for part in result.per_process.values())
@@ -107,11 +111,17 @@ class ByLien:
                 "left_bytes": sum(left.bytes for left in result.left),
                 "left": sorted({left.reason for left in result.left})}
 
-    def back(self, job) -> dict:
-        result = lien.restore(pids=job.pids, **self.more)
+    def _back(self, job, **what) -> dict:
+        result = lien.restore(pids=job.pids, **what, **self.more)
         if result.outcome != "done":
             raise Failure(f"restore of {job.name}: {result.outcome}")
         return {}
+
+    def back(self, job) -> dict:
+        return self._back(job)
+
+    def weights(self, job) -> dict:
+        return self._back(job, tags=["engine"])
 
     def look(self, away) -> list:
         """What is wrong with the job that is away."""
@@ -121,22 +131,27 @@ class ByLien:
 
 
 class ByRebuilding:
-    def out(self, job, _cache) -> dict:
+    def out(self, job) -> dict:
         return {"out_parts_ms": slowest(job.ask("leave", ASK_S))}
 
     def back(self, job) -> dict:
         return {"back_parts_ms": slowest(job.ask("come-back", ASK_S))}
+
+    def weights(self, job) -> dict:
+        return {"weights_parts_ms": slowest(job.ask("come-back-weights", ASK_S))}
 
     def look(self, _away) -> list:
         return []
 
 
 class Never:
-    def out(self, _job, _cache) -> dict:
+    def out(self, _job) -> dict:
         return {}
 
     def back(self, _job) -> dict:
         return {}
+
+    weights = back
 
     def look(self, _away) -> list:
         return []
@@ -153,35 +168,31 @@ class Turns:
 
     def __init__(self, trainer, rollout, switch, gauge):
         self.trainer, self.rollout, self.switch, self.gauge = trainer, rollout, switch, gauge
-        self.trainer_stays = self.rollout_stays = True  # are their contents those from before, when they come back?
-        self.caches: dict = {trainer: [], rollout: []}
+        self.rollout_stays = True  # are its weights those from before, when they come back?
         self.switches: list[dict] = []
         self.steps: list[dict] = []
         self.problems: list[str] = []
         self.info: dict = {}
-        self.published: list = []
+        self.notes: list[str] = []
         self.sums: dict = {}
 
     def begin(self) -> None:
         """Ends with the trainer in its place. The rollout is made in the place that the trainer has left."""
         self.info["trainer"] = self.trainer.ask("setup", SETUP_S)
         self.info["trainer_gpu_bytes"] = self.gauge.gpu()
-        self.publish()
         self.out(self.trainer, "start")
         beside = self.gauge.gpu()
         self.info["rollout"] = self.rollout.ask("setup", SETUP_S)
         self.info["rollout_gpu_bytes"] = self.gauge.gpu() - beside
-        self.caches[self.rollout] = [answer["cache"] for answer in self.info["rollout"]]
-        self.load()
         self.change(self.rollout, self.trainer, "start")
 
     def step(self, number: int, reward: str) -> str:
         """Returns the next reward."""
         began = time.monotonic()
         trained = self.trainer.ask(f"train {number} {reward}", ASK_S)
-        handed = self.publish()
-        self.change(self.trainer, self.rollout, number)
-        loaded = self.load()
+        weights = self.weights_back(number)
+        handed = self.hand_over(number)
+        self.change(self.trainer, self.rollout, number, weights)
         generated = self.rollout.ask(f"generate {number}", ASK_S)
         if len({answer["digest"] for answer in generated}) != 1:
             self.problems.append(f"step {number}: the ranks of the rollout differ")
@@ -189,32 +200,54 @@ class Turns:
         self.steps.append({
             "step": number, "losses": [answer["loss"] for answer in trained], "digest": generated[0]["digest"],
             "reserved_bytes": max(answer["reserved_bytes"] for answer in trained),
-            "train_ms": worst(trained), "handover_ms": worst(handed) + worst(loaded), "generate_ms": worst(generated),
+            "train_ms": worst(trained), "handover_ms": handed, "generate_ms": worst(generated),
             "ms": ms_since(began)})
         return generated[0]["reward"]
 
-    def publish(self) -> list:
-        answers = self.trainer.ask("publish", ASK_S)
-        self.published = [answer["sum"] for answer in answers]
-        return answers
+    def weights_back(self, number: int) -> dict:
+        """Beside the trainer."""
+        began = time.monotonic()
+        record = self.switch.weights(self.rollout)
+        record["weights_ms"] = ms_since(began)
+        if self.rollout_stays:
+            self.compare(self.rollout, number)
+        return record
 
-    def load(self) -> list:
-        answers = self.rollout.ask("load", ASK_S)
-        sums = [answer["sum"] for answer in answers]
-        if sums != self.published:
-            self.problems.append(f"weights handed over: {self.published} left, {sums} arrived")
-        return answers
+    def hand_over(self, number: int) -> float:
+        """Returns ms."""
+        began, ranks = time.monotonic(), len(self.trainer.pids)
+        if number == BROADCAST_STEP and ranks > 1:
+            self.trainer.tell(f"send {number}")
+            arrived = self.rollout.ask(f"receive {number}", ASK_S)
+            left = self.trainer.collect("send", ASK_S)
+            left = left[-1:] + left[:-1]  # each to the next rank
+        else:
+            left = self.trainer.ask("publish", ASK_S)
+            arrived = self.rollout.ask("load " + " ".join(answer["handle"] for answer in left), ASK_S)
+        self.trainer.ask("release", ASK_S)
+        ms = ms_since(began)
+        self.sums[self.rollout], sums = ([answer["sum"] for answer in answers] for answers in (arrived, left))
+        if self.sums[self.rollout] != sums:
+            self.problems.append(f"weights handed over: {sums} left, {self.sums[self.rollout]} arrived")
+        return ms
 
-    def change(self, away, here, step) -> None:
+    def change(self, away, here, step, more=None) -> None:
         record = self.out(away, step)
+        record.update(more or {})
         self.back(here, record)
         self.problems += self.switch.look(away)
+
+    def compare(self, here, step) -> None:
+        sums = [answer["sum"] for answer in here.ask("checksum", ASK_S)]
+        if sums != self.sums[here]:
+            self.problems.append(f"step {step}: the memory of {here.name} is not what it was: "
+                                 f"{self.sums[here]} left, {sums} came back")
 
     def out(self, away, step) -> dict:
         self.sums[away] = [answer["sum"] for answer in away.ask("checksum", ASK_S)]
         used, began = self.gauge.gpu(), time.monotonic()
         record = {"step": step, "away": away.name, "gpu_before_bytes": used}
-        record.update(self.switch.out(away, self.caches[away]))
+        record.update(self.switch.out(away))
         record["out_ms"] = ms_since(began)
         said = record.get("moved_bytes", 0) + record.get("dropped_bytes", 0)
         record["freed_bytes"] = self.gauge.gpu_freed(used, said)
@@ -230,11 +263,7 @@ class Turns:
         record.update(self.switch.back(here))
         record["back_ms"] = ms_since(began)
         record["gpu_after_bytes"], record["host_after_bytes"] = self.gauge.gpu(), self.gauge.host()
-        stays = self.trainer_stays if here is self.trainer else self.rollout_stays
-        sums = [answer["sum"] for answer in here.ask("checksum", ASK_S)]
-        if stays and sums != self.sums[here]:
-            self.problems.append(f"step {record['step']}: the memory of {here.name} is not what it was: "
-                                 f"{self.sums[here]} left, {sums} came back")
+        self.compare(here, record["step"])
 
     def run(self, steps: int, until: float) -> None:
         """Until then at the latest, as far as can be told."""
@@ -250,7 +279,7 @@ class Turns:
 
     def growth(self, gpus: int) -> dict:
         """Bytes by which each place has grown, from the least of the last to the most of the first turns; None: there
-        were too few. Growth beyond the limits is a problem."""
+        were too few. Growth beyond the limits is a problem, but of rebuilding only noted."""
         found: dict = {}
         for job in (self.trainer, self.rollout):
             turns = [record for record in self.switches if record["away"] == job.name and record["step"] != "start"]
@@ -259,7 +288,8 @@ class Turns:
                 grown = min(values[-3:]) - max(values[:3]) if len(values) >= 6 else None
                 found[f"{name} without {job.name}"] = grown
                 if grown is not None and grown > limit:
-                    self.problems.append(f"{name} without {job.name} have grown by {grown:,} in {len(values)} turns")
+                    (self.notes if isinstance(self.switch, ByRebuilding) else self.problems).append(
+                        f"{name} without {job.name} have grown by {grown:,} in {len(values)} turns")
         return found
 
 
@@ -299,6 +329,7 @@ class Variants:
             found["problems"].append(f"{failure}")
         if turns:
             found["problems"] = turns.problems + found["problems"]
+            found["notes"] = turns.notes
             found.update(turns.info, steps=turns.steps, switches=turns.switches)
         found["seconds"] = round(time.monotonic() - began, 1)
         return found
@@ -308,16 +339,10 @@ class Variants:
             session.lien.start_agent()
         gauge = Gauge(Observer([{"device": number, "uuid": uuid} for number, uuid in
                                 enumerate(self.machine["uuids"][:self.gpus])]), self.options.meminfo)
-        handover = os.memfd_create("weights")
-        try:
-            os.ftruncate(handover, int(self.gib * GIB) + GIB)  # only what is used exists
-            jobs = [session.job(role, with_lien=name == "lien", ranks=self.gpus, program=self.options.engine,
-                                pass_fds=(handover,), arguments=[
-                                    "--role", role, "--gib", self.gib, "--cache", cache, "--handover", handover],
-                                env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_NUM_THREADS": "4"})
-                    for role in ("trainer", "rollout")]
-        finally:
-            os.close(handover)
+        jobs = [session.job(role, with_lien=name == "lien", ranks=self.gpus, program=self.options.engine, arguments=[
+                                "--role", role, "--gib", self.gib, "--cache", cache, "--meet", session.temporary],
+                            env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_NUM_THREADS": "4"})
+                for role in ("trainer", "rollout")]
         switch = {"lien": lambda: ByLien(session.lien.socket), "rebuild": ByRebuilding, "keep": Never}[name]()
         turns = Turns(*jobs, switch, gauge)
         turns.rollout_stays = name != "rebuild"
@@ -358,7 +383,8 @@ class Variants:
                 peak = max(step["reserved_bytes"] for step in result["steps"] or result["trainer"])
                 trainer = max(result["trainer_gpu_bytes"] // self.gpus, peak + size // CONTEXT_PART)
                 rollout = result["rollout_gpu_bytes"] // self.gpus - result["cache_bytes"]
-                return size - trainer - rollout - size // SPARE_PART
+                handed = int(self.gib * GIB) // self.gpus
+                return size - trainer - rollout - handed - size // SPARE_PART
         return min(self.cache, GIB)
 
 
@@ -410,12 +436,14 @@ def report(results: dict, gpus: int) -> None:
         if steps:
             medians = {what: statistics.median(step[what] for step in steps)
                        for what in ("ms", "train_ms", "handover_ms", "generate_ms")}
-            say(f"  {name}: {len(steps)} steps, {medians['ms']:.0f} ms each: training {medians['train_ms']:.0f}, "
-                f"weights {medians['handover_ms']:.0f}, rollout {medians['generate_ms']:.0f}, and the switches")
+            weights = statistics.median(record["weights_ms"] for record in result["switches"] if "weights_ms" in record)
+            say(f"  {name}: {len(steps)} steps, {medians['ms']:.0f} ms each: training {medians['train_ms']:.0f}, room "
+                f"for weights {weights:.0f}, handing them over {medians['handover_ms']:.0f}, rollout "
+                f"{medians['generate_ms']:.0f}, and the switches")
         if result.get("whole"):
             say(f"  {name}: does not fit with the whole cache: {result['whole']['why']}")
-        if result.get("not_run"):
-            say(f"  {name}: {result['not_run']}")
+        for line in [*result.get("notes", ()), *filter(None, [result.get("not_run")])]:
+            say(f"  {name}: {line}")
 
 
 def verdicts(results: dict, gpu_bytes: int, gpus: int) -> dict:

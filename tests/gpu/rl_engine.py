@@ -2,36 +2,47 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """One rank of a trainer or of a rollout engine, for rl.py: plain PyTorch, led by lines on stdin like job.py.
 
-    rl_engine.py --role trainer|rollout --gib GIB --cache BYTES --handover FD
+    rl_engine.py --role trainer|rollout --gib GIB --cache BYTES --meet DIRECTORY
     rl_engine.py --probe
 
 The trainer is FSDP2 with AdamW: 32 bit parameters, 16 bit computation. The rollout is tensor parallel, 16 bit, with
 a key-value cache, and decodes by replaying a CUDA graph that has the all-reduces in it. Both have the same model.
-The trainer hands its weights over through host memory: a memory file whose descriptor is FD, in which each rank of
-the rollout has a part.
+The trainer hands its weights over as colocated engines do: each rank gathers in a buffer what the rollout's rank on the
+same GPU needs, which opens the buffer by CUDA IPC and copies it (`publish`, `load`); or, as engines on other GPUs do, it
+sends the buffer to the rollout's next rank, over a group that is made for it (`send`, `receive`). For such a group they
+meet in DIRECTORY.
 
-It knows nothing of lien. `leave` and `come-back` are how a job without lien makes room: what must survive is copied
-to pinned host memory, the groups are destroyed, and all of it is made again.
+Of lien it uses tags alone, in the rollout: "kv_cache" for the cache, "engine" for the rest. `leave` and `come-back` are
+how a job without lien makes room: what must survive is copied to pinned host memory, the groups are destroyed, and all
+of it is made again.
 
 --probe prints what PyTorch sees of the machine. rl.py says what each command is for.
 """
 import argparse
+import base64
+import contextlib
 import faulthandler
 import gc
 import json
 import math
-import mmap
 import os
+import pickle
 import signal
 import sys
 import time
 import traceback
+import warnings
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.multiprocessing.reductions import reduce_tensor
 
 from job import own_stdout
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tools" / "python"))
+import lien  # noqa: E402
 
 WIDTH, HEADS = 4096, 32
 HEAD = WIDTH // HEADS
@@ -56,7 +67,7 @@ def register(buffer) -> None:
 
 
 def total(tensors) -> int:
-    """A sum of their bits, in which each tensor has its own weight."""
+    """A sum of their bits, in which each tensor has its own weight. Makes 64 bit copies, of one after the other."""
     sums = [tensor.reshape(-1).view(torch.int16 if tensor.element_size() == HALF else torch.int32)
             .sum(dtype=torch.int64) for tensor in tensors]
     return sum((number + 1) * part for number, part in enumerate(torch.stack(sums).tolist())) % WHOLE
@@ -76,17 +87,14 @@ class Clock:
 
 
 class Engine:
-    """What both have: a place, a group, and a part of the memory file."""
+    """What both have: a place, and a group."""
 
     def __init__(self, options):
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         self.layers = max(1, round(options.gib * (1 << 30) / (LAYER * HALF)))
-        self.cache_bytes = options.cache
+        self.cache_bytes, self.meet = options.cache, options.meet
         self.store, self.groups_made = None, 0
-        self.part_bytes = self.layers * LAYER // self.world * HALF
-        part = mmap.mmap(options.handover, self.part_bytes, offset=self.rank * self.part_bytes)
-        self.part = torch.frombuffer(part, dtype=torch.bfloat16)
 
     def join(self) -> None:
         """A group of all ranks: a new one each time, by the same store."""
@@ -98,9 +106,10 @@ class Engine:
                                 rank=self.rank, world_size=self.world, device_id=self.device)
         dist.all_reduce(torch.zeros(1, device=self.device))
 
-    def prepare(self) -> None:
-        torch.cuda.set_device(self.device)
-        register(self.part)
+    def pair(self, name: str, trainer: int, rank: int):
+        """A group of two: the trainer's rank, which is 0 in it, and the rollout's next one."""
+        store = dist.FileStore(os.path.join(self.meet, f"{name}.{trainer}"), 2)
+        return dist.ProcessGroupNCCL(store, rank, 2, dist.ProcessGroupNCCL.Options())
 
     def info(self, **more) -> dict:
         properties = torch.cuda.get_device_properties(self.device)
@@ -108,17 +117,21 @@ class Engine:
                 "weight_bytes": self.layers * LAYER * HALF,
                 "reserved_bytes": torch.cuda.max_memory_reserved(self.device), **more}
 
-    def handed_over(self):
-        """Views of the part, layer by layer: [{name: tensor}]"""
+    def pieces(self, flat) -> list:
+        """Views of what a rank of the rollout has, layer by layer: [{name: tensor}]"""
         at, layers = 0, []
         for _ in range(self.layers):
             layers.append({})
             for name, (rows, columns) in PIECES.items():
                 count = rows * columns // self.world
                 shape = (rows // self.world, columns) if name in ("qkv", "up") else (rows, columns // self.world)
-                layers[-1][name] = self.part[at:at + count].view(shape)
+                layers[-1][name] = flat[at:at + count].view(shape)
                 at += count
         return layers
+
+    def buffer(self):
+        """As large as the weights of a rank of the rollout."""
+        return torch.empty(self.layers * LAYER // self.world, dtype=torch.bfloat16, device=self.device)
 
 
 # The trainer
@@ -142,7 +155,7 @@ class Block(nn.Module):
 class Trainer(Engine):
     def __init__(self, options):
         super().__init__(options)
-        self.net = self.optimizer = self.away = None
+        self.net = self.optimizer = self.away = self.handed = None
         self.steps = 0
 
     def build(self) -> None:
@@ -169,7 +182,7 @@ class Trainer(Engine):
         return self.shards() + moments
 
     def setup(self) -> dict:
-        self.prepare()
+        torch.cuda.set_device(self.device)
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False
         self.join()
@@ -197,27 +210,41 @@ class Trainer(Engine):
         return {"loss": float(self.learn(int(step), float.fromhex(reward)).detach()).hex(),
                 "reserved_bytes": torch.cuda.max_memory_reserved(self.device)}
 
-    def publish(self) -> dict:
-        """The weights, in 16 bits, to the memory file: of each what this rank of the rollout needs. Memory that
-        PyTorch has cached goes back to the driver, so that a switch need not move it."""
-        shards, copies = iter(self.shards()), []
-        heads = slice(self.rank * HEADS // self.world, (self.rank + 1) * HEADS // self.world)
-        for places in self.handed_over():
+    def gather(self, rank: int) -> dict:
+        """The weights that this rank of the rollout needs, in 16 bits."""
+        self.handed, shards = self.buffer(), iter(self.shards())
+        heads = slice(rank * HEADS // self.world, (rank + 1) * HEADS // self.world)
+        for places in self.pieces(self.handed):
             for name, (rows, columns) in PIECES.items():
                 shard = next(shards).to(torch.bfloat16)
                 whole = torch.empty(rows, columns, dtype=torch.bfloat16, device=self.device)
                 dist.all_gather_into_tensor(whole, shard)
                 if name == "qkv":
-                    mine = whole.view(3, HEADS, HEAD, columns)[:, heads].reshape(-1, columns)
+                    places[name].copy_(whole.view(3, HEADS, HEAD, columns)[:, heads].reshape(-1, columns))
                 else:
-                    mine = whole.chunk(self.world, 0 if name == "up" else 1)[self.rank].contiguous()
-                places[name].copy_(mine, non_blocking=True)
-                copies.append(mine)
-        answer = {"sum": total(copies)}
-        del copies, whole, shard, mine
+                    places[name].copy_(whole.chunk(self.world, 0 if name == "up" else 1)[rank])
+        return {"sum": total(self.handed.split(LAYER))}
+
+    def publish(self) -> dict:
+        answer = self.gather(self.rank)
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+        return {**answer, "handle": base64.b64encode(pickle.dumps(reduce_tensor(self.handed))).decode()}
+
+    def send(self, name: str) -> dict:
+        # All ranks need all shards, but each sends to another one.
+        answer = self.gather((self.rank + 1) % self.world)
+        group = self.pair(name, self.rank, 0)
+        group.broadcast([self.handed]).wait()
+        torch.cuda.synchronize()
+        group.shutdown()
         return answer
+
+    def release(self) -> dict:
+        """Memory that PyTorch has cached goes back to the driver, so that a switch need not move it."""
+        self.handed = None
+        torch.cuda.ipc_collect()
+        torch.cuda.empty_cache()
+        return {}
 
     def checksum(self) -> dict:
         return {"sum": total(self.state())}
@@ -264,14 +291,18 @@ class Trainer(Engine):
 class Rollout(Engine):
     def __init__(self, options):
         super().__init__(options)
-        self.weights = self.cache = self.graph = None
+        self.flat = self.weights = self.pool = self.cache = self.graph = None
+
+    def make_weights(self) -> None:
+        self.flat = self.buffer().zero_()
+        self.weights = self.pieces(self.flat)
 
     def allocate(self) -> None:
-        self.weights = [{name: torch.zeros(place.shape, dtype=torch.bfloat16, device=self.device)
-                         for name, place in layer.items()} for layer in self.handed_over()]
         width = WIDTH // self.world
         slots = max(self.cache_bytes // (self.layers * 2 * width * HALF), SEQUENCES * POSITIONS)
-        self.cache = torch.zeros(self.layers, 2, slots, width, dtype=torch.bfloat16, device=self.device)
+        self.pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(self.pool), lien.tag("kv_cache"):
+            self.cache = torch.zeros(self.layers, 2, slots, width, dtype=torch.bfloat16, device=self.device)
         # Those that are used are spread over the whole cache.
         self.slots = (torch.arange(SEQUENCES * POSITIONS, device=self.device)
                       * (slots // (SEQUENCES * POSITIONS))).view(SEQUENCES, POSITIONS)
@@ -319,18 +350,26 @@ class Rollout(Engine):
         torch.cuda.synchronize()
 
     def setup(self) -> dict:
-        self.prepare()
+        torch.cuda.set_device(self.device)
         self.join()
+        self.make_weights()
         self.allocate()
         self.capture()
-        size = self.cache.numel() * HALF
-        return self.info(cache={"address": hex(self.cache.data_ptr()), "bytes": size})
+        return self.info()
 
-    def load(self) -> dict:
-        """From the memory file, into the same tensors: the graph knows them."""
-        for layer, places in zip(self.weights, self.handed_over()):
-            for name, place in places.items():
-                layer[name].copy_(place, non_blocking=True)
+    def load(self, *handles: str) -> dict:
+        """Into the same tensor: the graph knows it."""
+        rebuild, arguments = pickle.loads(base64.b64decode(handles[self.rank]))
+        self.flat.copy_(rebuild(*arguments))
+        answer = self.checksum()
+        torch.cuda.ipc_collect()
+        return answer
+
+    def receive(self, name: str) -> dict:
+        group = self.pair(name, (self.rank - 1) % self.world, 1)
+        group.broadcast([self.flat]).wait()
+        torch.cuda.synchronize()
+        group.shutdown()
         return self.checksum()
 
     def generate(self, step: str) -> dict:
@@ -347,13 +386,13 @@ class Rollout(Engine):
         return {"reward": math.tanh(digest / 1e4).hex(), "digest": digest.hex()}
 
     def checksum(self) -> dict:
-        return {"sum": total([tensor for layer in self.weights for tensor in layer.values()])}
+        return {"sum": total(self.flat.split(LAYER))}
 
     def leave(self) -> dict:
         """The cache is empty between two turns, and weights are handed over anew: nothing must survive."""
         clock = Clock()
         self.graph.reset()
-        self.graph = self.weights = self.cache = None
+        self.graph = self.flat = self.weights = self.cache = self.pool = None
         gc.collect()
         torch.cuda.empty_cache()
         clock.end("free")
@@ -361,10 +400,16 @@ class Rollout(Engine):
         clock.end("groups")
         return {"parts": clock.parts}
 
-    def come_back(self) -> dict:
+    def come_back_weights(self) -> dict:
         clock = Clock()
         self.join()
         clock.end("groups")
+        self.make_weights()
+        clock.end("weights")
+        return {"parts": clock.parts}
+
+    def come_back(self) -> dict:
+        clock = Clock()
         self.allocate()
         clock.end("build")
         self.capture()
@@ -372,7 +417,8 @@ class Rollout(Engine):
         return {"parts": clock.parts}
 
 
-COMMANDS = ("setup", "train", "publish", "load", "generate", "checksum", "leave", "come-back")
+COMMANDS = ("setup", "train", "publish", "load", "send", "receive", "release", "generate", "checksum", "leave",
+            "come-back-weights", "come-back")
 
 
 def obey(engine, words: list) -> dict:
@@ -405,18 +451,20 @@ def main() -> int:
     parser.add_argument("--role", choices=("trainer", "rollout"))
     parser.add_argument("--gib", type=float)
     parser.add_argument("--cache", type=int, default=0)
-    parser.add_argument("--handover", type=int)
+    parser.add_argument("--meet", metavar="DIRECTORY")
     parser.add_argument("--probe", action="store_true")
     options = parser.parse_args()
     if options.probe:
         print(json.dumps(probe()))
         return 0
-    if options.role is None or options.gib is None or options.handover is None:
-        parser.error("--role, --gib and --handover are needed; rl.py starts this program")
+    if options.role is None or options.gib is None or options.meet is None:
+        parser.error("--role, --gib and --meet are needed; rl.py starts this program")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     answers = own_stdout()
+    warnings.filterwarnings("ignore", "lien.tag")  # in the variants without it
     engine = (Trainer if options.role == "trainer" else Rollout)(options)
+    tagged = lien.tag("engine") if options.role == "rollout" else contextlib.nullcontext()
     print(json.dumps({"command": "start", "ok": True, "pid": os.getpid()}), file=answers)
     for line in iter(sys.stdin.readline, ""):
         words = line.split()
@@ -424,7 +472,8 @@ def main() -> int:
             print(json.dumps({"command": "quit", "ok": True, "ms": 0}), file=answers)
             return 0
         if words:
-            print(json.dumps(obey(engine, words)), file=answers)
+            with tagged:
+                print(json.dumps(obey(engine, words)), file=answers)
     os._exit(3)  # rl.py is gone
 
 

@@ -20,7 +20,11 @@ import mmap
 import os
 import sys
 import time
+import warnings
 import zlib
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "tools", "python"))
+import lien  # noqa: E402  pylint: disable=wrong-import-position
 
 FAULT = os.environ.get("RL_FAULT", "")
 MIB, GIB = 1 << 20, 1 << 30
@@ -53,15 +57,17 @@ class Memory:
         call("cuMemFree_v2", self.address)
 
 
+class Handle(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_char * 64)]
+
+
 class Engine:
     def __init__(self, options):
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.size = int(options.gib * GIB) // self.world // mmap.PAGESIZE * mmap.PAGESIZE
         self.cache_size = options.cache
-        whole = mmap.mmap(options.handover, self.size * self.world)
-        self.whole = memoryview(whole)
-        self.part = self.whole[self.rank * self.size:(self.rank + 1) * self.size]
-        self.main = None
+        self.meet = options.meet
+        self.main = self.handed = None
 
     def init(self):
         context = ctypes.c_void_p()
@@ -73,6 +79,19 @@ class Engine:
 
     def checksum(self):
         return {"sum": zlib.crc32(self.main.read())}
+
+    def put(self, name, data):
+        path = os.path.join(self.meet, name)
+        with open(path + "~", "wb") as file:
+            file.write(data)
+        os.rename(path + "~", path)
+
+    def get(self, name):
+        path = os.path.join(self.meet, name)
+        while not os.path.exists(path):
+            time.sleep(0.01)
+        with open(path, "rb") as file:
+            return file.read()
 
 
 class Trainer(Engine):
@@ -96,9 +115,24 @@ class Trainer(Engine):
         self.main.write(data)
         return {"loss": float(zlib.crc32(data, seed)).hex(), "reserved_bytes": 0}
 
+    def gather(self):
+        self.handed = Memory(self.size)
+        self.handed.write(self.main.read()[:self.size])
+        return {"sum": zlib.crc32(self.handed.read())}
+
     def publish(self):
-        self.part[:] = self.main.read()[:self.size]
-        return {"sum": zlib.crc32(self.part)}
+        answer, handle = self.gather(), Handle()
+        call("cuIpcGetMemHandle", ctypes.byref(handle), self.handed.address)
+        return {**answer, "handle": bytes(handle).hex()}
+
+    def send(self, name):
+        answer = self.gather()
+        self.put("weights %s.%d" % (name, self.rank), self.handed.read())
+        return answer
+
+    def release(self):
+        self.handed.free()
+        return {}
 
     def leave(self):
         self.away = self.main.read()
@@ -115,17 +149,31 @@ class Rollout(Engine):
     def setup(self):
         info = self.init()
         self.grown = []
+        self.come_back_weights()
         self.come_back()
-        return {**info, "cache": {"address": hex(self.cache.address.value), "bytes": self.cache.size}}
+        return info
 
-    def load(self):
-        self.main.write(self.part[:-1].tobytes() + b"!" if FAULT == "handover" else self.part)
+    def take(self, data):
+        self.main.write(data[:-1] + b"!" if FAULT == "handover" else data)
         return self.checksum()
+
+    def load(self, *handles):
+        memory = Memory.__new__(Memory)
+        memory.size, memory.address = self.size, ctypes.c_uint64()
+        call("cuIpcOpenMemHandle_v2", ctypes.byref(memory.address), Handle.from_buffer_copy(
+            bytes.fromhex(handles[self.rank])), 1)
+        answer = self.take(memory.read())
+        call("cuIpcCloseMemHandle", memory.address)
+        return answer
+
+    def receive(self, name):
+        return self.take(self.get("weights %s.%d" % (name, (self.rank - 1) % self.world)))
 
     def generate(self, step):
         self.cache.write(step.encode())
-        digest = zlib.crc32(self.whole, int(step))  # what an all-reduce would give
-        if self.main.read() != self.part or (FAULT == "ranks" and self.rank):
+        self.put("digest %s.%d" % (step, self.rank), b"%d" % zlib.crc32(self.main.read(), int(step)))
+        digest = sum(int(self.get("digest %s.%d" % (step, rank))) for rank in range(self.world)) % (1 << 32)
+        if FAULT == "ranks" and self.rank:
             digest += 1
         if FAULT == "growth":
             self.grown.append(Memory(40 * MIB))
@@ -136,9 +184,14 @@ class Rollout(Engine):
         self.cache.free()
         return {"parts": {"groups": 3.0}}
 
+    def come_back_weights(self):
+        with lien.tag("engine"):
+            self.main = Memory(self.size)
+        return {"parts": {"groups": 3.0}}
+
     def come_back(self):
-        self.main = Memory(self.size)
-        self.cache = Memory(max(self.cache_size, 2 * MIB))
+        with lien.tag("kv_cache"):
+            self.cache = Memory(max(self.cache_size, 2 * MIB))
         return {"parts": {"groups": 3.0}}
 
 
@@ -168,12 +221,13 @@ def main():
     parser.add_argument("--role", choices=("trainer", "rollout"))
     parser.add_argument("--gib", type=float)
     parser.add_argument("--cache", type=int)
-    parser.add_argument("--handover", type=int)
+    parser.add_argument("--meet")
     parser.add_argument("--probe", action="store_true")
     options = parser.parse_args()
     if options.probe:
         print(json.dumps(probe()))
         return
+    warnings.filterwarnings("ignore", "lien.tag")
     engine = (Trainer if options.role == "trainer" else Rollout)(options)
     print(json.dumps({"command": "start", "ok": True, "pid": os.getpid()}), flush=True)
     for line in iter(sys.stdin.readline, ""):

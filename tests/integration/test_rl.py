@@ -140,16 +140,17 @@ class Fake:
     def __init__(self, name, freed=100, state=()):
         self.name, self.pids, self.freed, self.state = name, [5], freed, list(state)
 
-    def ask(self, command, *_):
-        answer = {"sum": 1, "ms": 1.0, "loss": "0x1p+0", "digest": "0x1p+0", "reward": "0x1p+0", "reserved_bytes": 0,
-                  "cache": {"address": "0x1", "bytes": 1}}
-        return [{**answer, "sum": 2 if command == "checksum" else 1}]
+    def ask(self, _command, *_):
+        return [{"sum": 1, "ms": 1.0, "loss": "0x1p+0", "digest": "0x1p+0", "reward": "0x1p+0", "reserved_bytes": 0,
+                 "handle": ""}]
 
-    def out(self, _job, _cache):
+    def out(self, _job):
         return {"moved_bytes": 60, "dropped_bytes": 40}
 
     def back(self, _job):
         return {}
+
+    weights = back
 
     def look(self, _away):
         return self.state
