@@ -399,8 +399,8 @@ def test_errors_say_what_to_do():
         check(error["remedy"], error)
         let_go(session)
         error = pickle.loads(pickle.dumps(lien.LienError("what", "busy", 812, 813, "wait")))
-        equal((str(error), error.code, error.process, error.holder, error.remedy),
-              ("what", "busy", 812, 813, "wait"), "from another process")
+        equal((str(error), error.message, error.code, error.process, error.holder, error.remedy),
+              ("what: wait", "what", "busy", 812, 813, "wait"), "from another process")
 
 
 @case()

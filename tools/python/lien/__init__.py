@@ -20,10 +20,11 @@ True offloaded
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import Iterable, Iterator, List, Optional, Union
 
-from . import _answers, _connection, _events, _wire
+from . import _answers, _connection, _errors, _events, _wire
 from ._answers import Allocation, Freed, Holder, Left, Memory, Moved, Process, Result
 from ._cluster import Cluster, ClusterResult
 from ._errors import LienError
@@ -31,6 +32,7 @@ from ._events import Event, Events
 from ._tag import tag
 
 __version__ = "0.1"
+LienError.__module__ = __name__  # as users name it
 __all__ = [
     "SELF", "Allocation", "Cluster", "ClusterResult", "Event", "Events", "Freed", "Holder", "Left", "LienError",
     "Memory", "Moved", "Process", "Result", "events", "holders", "memory", "offload", "offloaded", "processes",
@@ -100,7 +102,7 @@ def offload(owner: Optional[str] = None, pids: Optional[Iterable[int]] = None,
                             with_closure=with_closure, multicast=multicast, verify=verify, on_use=on_use,
                             host_limit_bytes=host_limit, dry_run=dry_run)
     with _connection.cancelling(socket):
-        return _answers.result(_connection.ask(socket, request))
+        return _answers.result(_connection.move(socket, request))
 
 
 def restore(pids: Optional[Iterable[int]] = None, timeout: float = 10.0, wait: bool = True, *,
@@ -126,7 +128,7 @@ def restore(pids: Optional[Iterable[int]] = None, timeout: float = 10.0, wait: b
     >>> back.outcome, back.bytes == away.bytes
     ('done', True)
     """
-    return _answers.result(_connection.ask(
+    return _answers.result(_connection.move(
         socket, _wire.restore(pids, timeout, wait, together, ignore_damage, comms, tags, lazy)))
 
 
@@ -138,9 +140,10 @@ def offloaded(owner: Optional[str] = None, pids: Optional[Iterable[int]] = None,
               with_closure: bool = False,
               multicast: bool = False, verify: bool = False, on_use: str = "wait",
               host_limit: Optional[int] = None, socket: Optional[str] = None) -> Iterator[Result]:
-    """Offloads, and at the end of the block restores the processes that it moved; also after an exception.
+    """Offloads, and at the end of the block restores the processes that it moved and that still run; also after an
+    exception.
 
-    If every rank enters it, the first one that leaves restores.
+    If every rank enters it, the first one that leaves restores. A child that is forked in the block does not.
 
     >>> with lien.offloaded(owner="all", pids=[lien.SELF]) as away:
     ...     lien.memory(by="owner")[0].offloaded_bytes == away.bytes
@@ -149,11 +152,17 @@ def offloaded(owner: Optional[str] = None, pids: Optional[Iterable[int]] = None,
     result = offload(owner, pids, gpus, comms, tags, drop, timeout, wait, free=free, together=together, strict=strict,
                      with_closure=with_closure, multicast=multicast, verify=verify, on_use=on_use,
                      host_limit=host_limit, socket=socket)
+    entered_in = os.getpid()
     try:
         yield result
     finally:
-        if result.per_process:
-            restore(result.per_process, timeout, together=together, socket=socket)
+        moved = set(result.per_process) if os.getpid() == entered_in else set()
+        while moved:
+            try:
+                restore(moved, timeout, together=together, socket=socket)
+                break
+            except LienError as error:
+                moved = _errors.without_ended(moved, error)
 
 
 def processes(*, socket: Optional[str] = None) -> List[Process]:
@@ -162,7 +171,7 @@ def processes(*, socket: Optional[str] = None) -> List[Process]:
     >>> [(p.pid == pid, p.state, p.control, p.bytes) for p in lien.processes()]
     [(True, 'running', 'ready', 4194304)]
     """
-    return [_answers.process(row) for row in _connection.ask(socket, {"op": "ps"})["processes"]]
+    return _answers.processes(_connection.question(socket, {"op": "ps"}))
 
 
 def memory(by: Optional[str] = None, *, pid: Optional[int] = None, socket: Optional[str] = None) -> List[Memory]:
@@ -181,9 +190,9 @@ def memory(by: Optional[str] = None, *, pid: Optional[int] = None, socket: Optio
     """
     end = time.monotonic() + FRESH_S
     while True:
-        found = _connection.ask(socket, _wire.memory(by, pid))
-        if not found["pending"] or time.monotonic() > end:
-            return [_answers.memory(row) for row in found["rows"]]
+        found = _connection.question(socket, _wire.memory(by, pid))
+        if not found.get("pending") or time.monotonic() > end:
+            return _answers.rows(found)
         time.sleep(0.02)
 
 
@@ -200,7 +209,7 @@ def holders(pid: int, address: int, *, socket: Optional[str] = None) -> Allocati
     >>> sorted(holder.kind for holder in found.holders)
     ['handle', 'mapping']
     """
-    return _answers.allocation(_connection.ask(socket, _wire.holders(pid, address)))
+    return _answers.allocation(_connection.question(socket, _wire.holders(pid, address)))
 
 
 def events(*, snapshot: bool = False, socket: Optional[str] = None) -> Events:
@@ -220,6 +229,7 @@ def events(*, snapshot: bool = False, socket: Optional[str] = None) -> Events:
     try:
         connection.send(_wire.record())
         _events.check_format(connection.reply())
+        connection.limit(0)
     except BaseException:
         connection.socket.close()
         raise

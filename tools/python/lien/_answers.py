@@ -4,9 +4,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple
+from functools import wraps
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, cast
+
+from ._errors import other_version
 
 Raw = Mapping[str, Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def of_this_version(read: Function) -> Function:
+    """An agent of another version may say less."""
+    @wraps(read)
+    def reading(*args: Any) -> Any:
+        try:
+            return read(*args)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise other_version("its answer has no %s" % error if isinstance(error, KeyError) else str(error)) from error
+    return cast(Function, reading)
 
 
 def _address(text: Optional[str]) -> Optional[int]:
@@ -129,6 +144,7 @@ class Allocation:
     raw: Raw = field(repr=False, compare=False)
 
 
+@of_this_version
 def result(raw: Raw) -> Result:
     return Result(
         bytes=raw["bytes"], ms=raw["ms"],
@@ -149,11 +165,22 @@ def process(raw: Raw) -> Process:
     return Process(devices=tuple(raw["devices"]), raw=raw, **same)
 
 
+@of_this_version
+def processes(answer: Raw) -> List[Process]:
+    return [process(row) for row in answer["processes"]]
+
+
 def memory(raw: Raw) -> Memory:
     return Memory(raw.get("key", raw.get("owner")), raw.get("pid"), raw["kind"], raw.get("tag"), raw["bytes"],
                   raw["allocations"], raw["mappings"], raw["offload_frees"], raw["offloaded_bytes"], raw)
 
 
+@of_this_version
+def rows(answer: Raw) -> List[Memory]:
+    return [memory(row) for row in answer["rows"]]
+
+
+@of_this_version
 def allocation(raw: Raw) -> Allocation:
     what = raw["allocation"]
     return Allocation(

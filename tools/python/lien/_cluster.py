@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import os
 import signal
 import subprocess
 from dataclasses import dataclass, field
@@ -67,7 +68,8 @@ class Nodes:
         return [self._program, command, "--json", *self._where, *moves, *args]
 
     def _cannot_start(self, error: OSError) -> LienError:
-        return LienError("cannot start %s: %s" % (self._program, error.strerror))
+        return LienError("cannot start %s: %s" % (self._program, error.strerror),
+                         remedy="install it, or name it with `program`")
 
     def _answer(self, command: str, code: Optional[int], out: bytes, err: bytes) -> Raw:
         if code == 0:
@@ -136,10 +138,11 @@ class Cluster(Nodes):
         """
         selected = selection(self.offload, *args, **more)
         result = self.offload(**selected)
+        entered_in = os.getpid()
         try:
             yield result
         finally:
-            back, error = self._way_back(result, selected)
+            back, error = self._way_back(result, selected) if os.getpid() == entered_in else (None, None)
             if back is not None:
                 self.restore(**back)
             if error:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 from typing import Any, Iterator, Optional, Tuple
 
 from . import _wire
@@ -19,9 +20,13 @@ class Connection:
         self.path = _wire.address(path)
         self.rest = bytearray()
         self.socket = socket.socket(socket.AF_UNIX)
+        self.limit(_wire.QUESTION_S)
         try:
             self.socket.connect(self.path)
             _wire.check_agent(self.socket, self.path)
+        except BlockingIOError:
+            self.socket.close()
+            raise _wire.silent(self.path) from None
         except OSError as error:
             self.socket.close()
             raise _wire.no_agent(self.path, error) from None
@@ -35,9 +40,17 @@ class Connection:
     def __exit__(self, *_exception: Any) -> None:
         self.socket.close()
 
+    def limit(self, seconds: int) -> None:
+        """How long the agent may be silent; 0: as long as it likes. (settimeout() would not wait for a place in the
+        agent's queue.)"""
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            self.socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
+
     def _more(self) -> None:
         try:
             piece = self.socket.recv(PIECE)
+        except BlockingIOError:
+            raise _wire.silent(self.path) from None
         except ConnectionError:
             piece = b""
         if not piece:
@@ -47,6 +60,8 @@ class Connection:
     def send(self, request: _wire.Request) -> None:
         try:
             self.socket.sendall(_wire.encode(request))
+        except BlockingIOError:
+            raise _wire.silent(self.path) from None
         except ConnectionError:
             raise _wire.gone(self.path) from None
 
@@ -79,8 +94,15 @@ class Connection:
         return piece, True
 
 
-def ask(path: Optional[str], request: _wire.Request) -> Any:
+def question(path: Optional[str], request: _wire.Request) -> Any:
     with Connection(path) as connection:
+        connection.send(request)
+        return connection.reply()
+
+
+def move(path: Optional[str], request: _wire.Request) -> Any:
+    with Connection(path) as connection:
+        connection.limit(0)
         connection.send(request)
         return connection.reply()
 
@@ -94,5 +116,5 @@ def cancelling(path: Optional[str]) -> Iterator[None]:
         raise
     except BaseException:
         with contextlib.suppress(Exception):
-            ask(path, {"op": "cancel"})
+            question(path, {"op": "cancel"})
         raise

@@ -10,9 +10,11 @@ import socket
 import struct
 from typing import Any, Dict, Iterable, List, Optional, Union
 
-from ._errors import LienError, of_reply
+from ._errors import LienError, of_reply, other_version
 
 DEFAULT_SOCKET = "/run/lien/agent.sock"
+QUESTION_S = 60  # as long as `lien ps` waits; an offload or a restore has limits of its own
+LONGEST_S = 1e9  # no agent allows it: it says so
 
 Gpu = Union[int, str]
 Together = Union[bool, str]
@@ -29,7 +31,8 @@ def no_agent(path: str, error: OSError) -> LienError:
                          remedy="start one with `lien agent`, as root")
     if error.errno in (errno.EACCES, errno.EPERM):
         return LienError("you may not talk to the agent on %s" % path, "permission", remedy="ask as root")
-    return LienError("cannot connect to the agent on %s: %s" % (path, error.strerror or error), "no-agent")
+    return LienError("cannot connect to the agent on %s: %s" % (path, error.strerror or error), "no-agent",
+                     remedy="name its socket in LIEN_SOCKET")
 
 
 def check_agent(connection: Any, path: str) -> None:
@@ -37,11 +40,17 @@ def check_agent(connection: Any, path: str) -> None:
     _pid, uid, _gid = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     if uid not in (0, os.geteuid()):
-        raise LienError("%s is owned by user %d, not by root or you; refusing to trust it" % (path, uid), "permission")
+        raise LienError("%s is owned by user %d, not by root or you; refusing to trust it" % (path, uid), "permission",
+                        remedy="name the socket of root's agent in LIEN_SOCKET")
 
 
 def gone(path: str) -> LienError:
     return LienError("the agent on %s ended the connection" % path, "no-agent", remedy="see the agent's log")
+
+
+def silent(path: str) -> LienError:
+    return LienError("the agent on %s gave no answer within %d s" % (path, QUESTION_S), "no-agent",
+                     remedy="see whether it is stopped, and its log")
 
 
 def encode(request: Request) -> bytes:
@@ -56,15 +65,15 @@ def take(line: bytes) -> Any:
         reply = None
     if isinstance(reply, dict) and "progress" in reply:
         return None
-    if isinstance(reply, dict) and reply.get("ok") is True:
+    if isinstance(reply, dict) and reply.get("ok") is True and isinstance(reply.get("result"), dict):
         return reply["result"]
-    if isinstance(reply, dict) and reply.get("ok") is False:
+    if isinstance(reply, dict) and reply.get("ok") is False and "error" in reply:
         raise of_reply(reply)
-    raise LienError("what answers is no agent of this version: %.80r" % line, "no-agent")
+    raise other_version("%.80r" % line)
 
 
 def milliseconds(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
+    return max(1, round(min(seconds, LONGEST_S) * 1000))
 
 
 def _pids(pids: Optional[Iterable[int]]) -> Optional[List[int]]:

@@ -16,20 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import time
 from typing import Any, AsyncGenerator, AsyncIterator, Dict, Iterable, List, Optional, Union
 
-from . import FRESH_S, _answers, _cluster, _events, _wire
-from ._answers import Allocation, Holder, Left, Memory, Moved, Process, Raw, Result
+from . import FRESH_S, _answers, _cluster, _errors, _events, _wire
+from ._answers import Allocation, Freed, Holder, Left, Memory, Moved, Process, Raw, Result
 from ._cluster import ClusterResult, Pids
 from ._errors import LienError
 from ._events import Event
 
 __all__ = [
-    "Allocation", "Cluster", "ClusterResult", "Event", "Holder", "Left", "LienError", "Memory", "Moved", "Process", "Result", "events", "holders",
-    "memory", "offload", "offloaded", "processes", "restore"]
+    "Allocation", "Cluster", "ClusterResult", "Event", "Freed", "Holder", "Left", "LienError", "Memory", "Moved",
+    "Process", "Result", "events", "holders", "memory", "offload", "offloaded", "processes", "restore"]
 
 LONGEST = 1 << 30  # a large job's graph has some 10 MiB
 
@@ -72,7 +73,7 @@ async def _connect(path: Optional[str]) -> _Connection:
     return _Connection(where, reader, writer)
 
 
-async def _ask(path: Optional[str], request: _wire.Request) -> Any:
+async def _move(path: Optional[str], request: _wire.Request) -> Any:
     connection = await _connect(path)
     try:
         await connection.send(request)
@@ -81,12 +82,19 @@ async def _ask(path: Optional[str], request: _wire.Request) -> Any:
         connection.writer.close()
 
 
+async def _question(path: Optional[str], request: _wire.Request) -> Any:
+    try:
+        return await asyncio.wait_for(_move(path, request), _wire.QUESTION_S)
+    except asyncio.TimeoutError:
+        raise _wire.silent(_wire.address(path)) from None
+
+
 async def _ask_or_cancel(path: Optional[str], request: _wire.Request) -> Any:
     try:
-        return await _ask(path, request)
+        return await _move(path, request)
     except asyncio.CancelledError:
         with contextlib.suppress(LienError):
-            await asyncio.shield(_ask(path, {"op": "cancel"}))
+            await asyncio.shield(_question(path, {"op": "cancel"}))
         raise
 
 
@@ -117,7 +125,7 @@ async def restore(pids: Optional[Iterable[int]] = None, timeout: float = 10.0, w
     >>> asyncio.run(lien.aio.restore()).outcome
     'nothing to do'
     """
-    return _answers.result(await _ask(
+    return _answers.result(await _move(
         socket, _wire.restore(pids, timeout, wait, together, ignore_damage, comms, tags, lazy)))
 
 
@@ -133,11 +141,17 @@ async def offloaded(owner: Optional[str] = None, pids: Optional[Iterable[int]] =
     result = await offload(owner, pids, gpus, comms, tags, drop, timeout, wait, free=free, together=together,
                            strict=strict, with_closure=with_closure, multicast=multicast, verify=verify, on_use=on_use,
                            host_limit=host_limit, socket=socket)
+    entered_in = os.getpid()
     try:
         yield result
     finally:
-        if result.per_process:
-            await restore(result.per_process, timeout, together=together, socket=socket)
+        moved = set(result.per_process) if os.getpid() == entered_in else set()
+        while moved:
+            try:
+                await restore(moved, timeout, together=together, socket=socket)
+                break
+            except LienError as error:
+                moved = _errors.without_ended(moved, error)
 
 
 async def processes(*, socket: Optional[str] = None) -> List[Process]:
@@ -146,7 +160,7 @@ async def processes(*, socket: Optional[str] = None) -> List[Process]:
     >>> [p.pid == pid for p in asyncio.run(lien.aio.processes())]
     [True]
     """
-    return [_answers.process(row) for row in (await _ask(socket, {"op": "ps"}))["processes"]]
+    return _answers.processes(await _question(socket, {"op": "ps"}))
 
 
 async def memory(by: Optional[str] = None, *, pid: Optional[int] = None,
@@ -158,9 +172,9 @@ async def memory(by: Optional[str] = None, *, pid: Optional[int] = None,
     """
     end = time.monotonic() + FRESH_S
     while True:
-        found = await _ask(socket, _wire.memory(by, pid))
-        if not found["pending"] or time.monotonic() > end:
-            return [_answers.memory(row) for row in found["rows"]]
+        found = await _question(socket, _wire.memory(by, pid))
+        if not found.get("pending") or time.monotonic() > end:
+            return _answers.rows(found)
         await asyncio.sleep(0.02)
 
 
@@ -170,7 +184,7 @@ async def holders(pid: int, address: int, *, socket: Optional[str] = None) -> Al
     >>> asyncio.run(lien.aio.holders(pid, address)).bytes
     4194304
     """
-    return _answers.allocation(await _ask(socket, _wire.holders(pid, address)))
+    return _answers.allocation(await _question(socket, _wire.holders(pid, address)))
 
 
 async def events(*, snapshot: bool = False, socket: Optional[str] = None) -> AsyncGenerator[Event, None]:
@@ -187,7 +201,10 @@ async def events(*, snapshot: bool = False, socket: Optional[str] = None) -> Asy
     connection = await _connect(socket)
     try:
         await connection.send(_wire.record())
-        _events.check_format(await connection.reply())
+        try:
+            _events.check_format(await asyncio.wait_for(connection.reply(), _wire.QUESTION_S))
+        except asyncio.TimeoutError:
+            raise _wire.silent(connection.path) from None
         decoder = _events.Decoder(snapshot)
         while True:
             try:
@@ -230,10 +247,11 @@ class Cluster(_cluster.Nodes):
         """As :meth:`lien.Cluster.offloaded`."""
         selected = _cluster.selection(self.offload, *args, **more)
         result = await self.offload(**selected)
+        entered_in = os.getpid()
         try:
             yield result
         finally:
-            back, error = self._way_back(result, selected)
+            back, error = self._way_back(result, selected) if os.getpid() == entered_in else (None, None)
             if back is not None:
                 await self.restore(**back)
             if error:
