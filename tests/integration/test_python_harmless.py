@@ -248,6 +248,35 @@ print(lien.processes()[0].state, lien.restore().bytes, holds(address, size, 0x5a
 
 
 @case()
+def test_a_fork_while_a_thread_looks_for_the_library():
+    """The child can use tags."""
+    with Session() as session:
+        session.start_agent()
+        equal(said_by(session, """
+import lien._tag
+inside, forked = threading.Event(), threading.Event()
+look = lien._tag._Library._look
+def slow():
+    inside.set()
+    forked.wait(20)
+    return look()
+lien._tag._Library._look = staticmethod(slow)
+thread = threading.Thread(target=tagged, args=("a", int))
+thread.start()
+inside.wait(20)
+lien._tag._Library._look = staticmethod(look)
+child = os.fork()
+if not child:
+    signal.alarm(10)
+    tagged("b", int)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+forked.set()
+thread.join()
+"""), ["0"], "the child's end")
+
+
+@case()
 def test_the_interpreter_ends():
     """Inside the block, or with memory away; what frees memory at exit, or ends contexts, does not wait."""
     with Session() as session:

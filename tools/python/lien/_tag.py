@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import threading
 import time
 import warnings
 from typing import Any, List, Optional
@@ -21,7 +20,6 @@ class _Library:
     """The control library, once it is there: the agent may attach at any time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._found: Any = None
         self._looked = 0.0
         self._said = False
@@ -35,20 +33,17 @@ class _Library:
         return library if hasattr(library, "lien_tag_push") else None
 
     def get(self) -> Any:
-        """None: it is not there. Then says so, once."""
-        with self._lock:
-            now = time.monotonic()
-            if self._found is None and (not self._looked or now - self._looked > LOOK_AGAIN_S):
-                self._found = self._look()
-                self._looked = now
-            say = self._found is None and not self._said
-            self._said |= say
-            found = self._found
-        if say:
+        """None: it is not there. Then says so, once. (No lock: a child forked meanwhile would wait for it.)"""
+        now = time.monotonic()
+        if self._found is None and (not self._looked or now - self._looked > LOOK_AGAIN_S):
+            self._found = self._look()
+            self._looked = now
+        if self._found is None and not self._said:
+            self._said = True
             warnings.warn(
                 "lien.tag() has no effect: this process has no control library; start it with `lien run`, or attach "
                 "to it with `lien attach`", RuntimeWarning, stacklevel=4)
-        return found
+        return self._found
 
 
 _library = _Library()
