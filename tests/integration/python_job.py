@@ -255,6 +255,24 @@ def take(owner, fd, size, device=0):
     return show(handle.value, size, device)
 
 
+def ipc_handle(va):
+    """Of legacy IPC, for memory of plain()."""
+    handle = ctypes.create_string_buffer(64)
+    call("cuIpcGetMemHandle", handle, number(va))
+    return handle.raw
+
+
+class IpcHandle(ctypes.Structure):
+    """CUipcMemHandle"""
+    _fields_ = [("reserved", ctypes.c_byte * 64)]
+
+
+def open_ipc(handle):
+    va = ctypes.c_uint64()
+    call("cuIpcOpenMemHandle_v2", ctypes.byref(va), IpcHandle.from_buffer_copy(handle), 1)
+    return va.value
+
+
 def caught(function, *args, **more):
     """What a LienError says to a program."""
     try:

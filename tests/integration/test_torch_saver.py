@@ -7,6 +7,7 @@ import os
 import sys
 
 from lien_test import BUILD, LIEN, MIB, Session, case, check, equal, main, wait_for
+from plain import KEPT
 from python_program import Job
 
 SIZE = 2 * MIB
@@ -119,6 +120,37 @@ def test_freed_while_paused():
         job("call('cuMemFree_v2', number(%d))" % cache, limit=20)
         equal(memory(session), {}, "gone")
         job("saver.resume()")
+
+
+@case()
+def test_shared_with_another_rank():
+    """What the other one maps goes with it: by a descriptor, by legacy IPC; both may pause at once."""
+    with saver_session() as session:
+        session.start_agent()
+        rank, other = start(session), start(session)
+        used = session.used()
+        rank("globals().update(handle=saver.region('weights', True, create, 2 << 21)) or 1")
+        mine = rank("show(handle, 2 << 21)")
+        rank("fill(%d, 2 << 21, 7)" % mine)
+        fd = rank("export(handle)")
+        theirs = other("take(%d, %d, 2 << 21)" % (rank.pid, fd))
+        rank("os.close(%d)" % fd)
+        plain = rank("saver.region('weights', True, plain, 2 << 21)")
+        rank("fill(%d, 2 << 21, 9)" % plain)
+        handed = other("open_ipc(%r)" % rank("ipc_handle(%d)" % plain))
+        equal((rank("saver.pause()"), memory(session)), (0, {"weights": (0, 4 << 21)}), "pause")
+        check(session.used() <= used + KEPT, "%d more than at first" % (session.used() - used))
+        equal(rank("saver.resume()"), 0, "resume")
+        for va, byte in ((theirs, 7), (handed, 9)):
+            check(other("holds(%d, 2 << 21, %d)" % (va, byte)), "bytes of the other rank")
+        other("saver.region('weights', True, tensor, 1 << 21)")
+        for verb, expected in (("pause", (0, 5 * (2 << 20))), ("resume", (5 * (2 << 20), 0))):
+            for one in rank, other:
+                one.begin("saver.%s()" % verb)
+            equal([one.end() for one in (rank, other)], [0, 0], verb)
+            equal(memory(session)["weights"], expected, verb)
+        check(other("holds(%d, 2 << 21, 9)" % handed), "bytes after both")
+        equal(rank.process.said() + other.process.said(), "", "nothing was said")
 
 
 @case()
