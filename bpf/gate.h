@@ -203,7 +203,7 @@ static __noinline int is_allowed(const struct lien_probe_held *value, __u32 pid)
 	return 0;
 }
 
-/* Is memory of the communicator away that the call names? Not even its group lets it in then. */
+/* Is memory of the communicator that the call names away? Not even its group lets it in then. */
 static __noinline int is_comm_away(const struct lien_probe_held *value, __u32 pid)
 {
 	struct lien_probe_comm key = {.comm = value->comm, .pid = pid};
@@ -211,7 +211,7 @@ static __noinline int is_comm_away(const struct lien_probe_held *value, __u32 pi
 	return key.comm && bpf_map_lookup_elem(&comms_away, &key) != 0;
 }
 
-/* Returns true if nothing is away that the call works on: it names another communicator, or makes
+/* Returns true if nothing that the call works on is away: it names another communicator, or makes
  * one. */
 static __noinline int is_elsewhere(const struct lien_probe_held *value, __u32 pid)
 {
@@ -365,7 +365,7 @@ static __noinline void gate_enter(struct lien_probe_gate *gate, struct thread *t
 	} else {
 		__sync_fetch_and_add(&gate->untracked, 1);
 	}
-	/* Only now: who shuts the gate, and then counts nobody inside, has stopped everybody. */
+	/* Only now: whoever shuts the gate and then counts nobody inside has stopped everybody. */
 	range = bpf_map_lookup_elem(&shut, &key.pid);
 	if (range && !may_capture(range, call, key.pid) &&
 		holds(arguments, range, cookie, translated) &&
@@ -406,7 +406,7 @@ int lien_gate_entry(struct pt_regs *ctx)
 	if (thread) {
 		meet(thread, gate);
 		/* Nested in a call that was let in, or also seen by the probes of an earlier gate,
-		 * which are removed with delay. */
+		 * which are removed late. */
 		if (thread->gate_sp && arguments.sp <= thread->gate_sp)
 			return 0;
 		gate_leave(thread);

@@ -42,7 +42,7 @@ static __always_inline void note_progress(struct thread *thread, __u64 returned)
 }
 
 /* ncclConfig_t: size, magic, version, blocking. For a communicator that is made in a group, nothing
- * else tells that it is non-blocking. */
+ * else shows that it is non-blocking. */
 struct user_config {
 	__u64 size;
 	__u32 magic, version;

@@ -3,8 +3,8 @@
  * From 6.11 on, the return probes of 64-bit processes enter the kernel by a system call of their
  * own (uretprobe, 335) instead of a breakpoint; only the kernel chooses between the two. At first
  * seccomp filters applied to that call: a filter that refuses calls it does not know sends the
- * process to an address of no meaning. "seccomp: passthrough uretprobe systemcall without
- * filtering" in 6.14 mended it, and was taken into updates of the releases before.
+ * process to a meaningless address. "seccomp: passthrough uretprobe systemcall without filtering"
+ * in 6.14 fixed it, and is in updates of earlier releases.
  */
 #ifndef LIEN_URETPROBE_H
 #define LIEN_URETPROBE_H

@@ -74,7 +74,7 @@ struct lien_tracked {
 	bool gate_shared;     /* its gate's probes may be in all processes: nobody else is there */
 	uint32_t gate_mapped; /* libraries mapped when the gate was attached to them */
 	uint64_t t_gate;      /* memory of it is away, and its gate is to be made then; 0: no */
-	uint64_t t_cover;     /* what it has loaded is not looked at before */
+	uint64_t t_cover;     /* do not look at what it has loaded before */
 	/* When its gate was made for the transaction, it was shut, and held this. */
 	bool gate_was_shut, gate_was_all;
 	bool let_go_later;	      /* its gate has threads that it would not hold now */

@@ -31,7 +31,7 @@ char lien_proc_stopped(uint32_t pid);
 /* Returns true if it is stopped and so takes no orders, and what lets it go on: "kill -CONT 812",
  * "debugger: process 99". A tracer's stop that is over in a moment does not count. */
 bool lien_proc_halted(uint32_t pid, char remedy[static LIEN_REMEDY_SIZE]);
-/* The same in words; NULL: it goes on. */
+/* The same in words; NULL: it runs. */
 const char *lien_proc_halted_words(uint32_t pid);
 /* Returns 0, or -EBUSY and an error: lien_proc_halted(). */
 int lien_proc_check_goes_on(uint32_t pid, char *error, size_t size);
@@ -51,8 +51,8 @@ bool lien_proc_owned(const struct lien_process *process, const struct lien_viewe
 bool lien_proc_uses_cards(uint32_t pid);
 /* Does this machine have any such? */
 bool lien_proc_cards(void);
-/* Is a descriptor on its way to the process, in a socket of its? True if that cannot be
- * determined. Linux 5.6 and later tell. */
+/* Is a descriptor on its way to the process, in one of its sockets? True if that cannot be
+ * determined (before Linux 5.6). */
 bool lien_proc_awaits_files(uint32_t pid);
 
 #endif

@@ -6,7 +6,7 @@
 
 #define LIEN_CLEAN_TEXT 160
 
-/* Returns how many processes that run use CUDA, and names them: "processes 20, 21". */
+/* Returns how many running processes use CUDA, and names them: "processes 20, 21". */
 unsigned lien_clean_users(struct lien_graph *graph, char *text, size_t size);
 
 #endif

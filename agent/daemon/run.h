@@ -9,7 +9,7 @@
 /* How an orderly stop treats the probes in running jobs, unless memory is away. */
 enum lien_on_stop {
 	LIEN_ON_STOP_USED,   /* keeps them while a process uses CUDA; with none, detaches */
-	LIEN_ON_STOP_DETACH, /* removes them: jobs pay nothing; the next agent begins anew */
+	LIEN_ON_STOP_DETACH, /* removes them: jobs pay nothing; the next agent starts afresh */
 	LIEN_ON_STOP_KEEP,   /* leaves them, and the journal, for the next agent */
 };
 

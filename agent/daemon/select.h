@@ -30,7 +30,7 @@ bool lien_select_tags(struct lien_client *client, json_t *request, struct lien_s
 	struct lien_selected *selected);
 /*
  * Reads `gpus`, `comms` and `tags`. Returns false after an error reply: nothing that the client
- * sees has that name, or it is none.
+ * sees has that name, or it is not a name.
  */
 bool lien_select_read(struct lien_client *client, json_t *request, struct lien_selection *selection,
 	struct lien_selected *selected);

@@ -2,8 +2,8 @@
 /*
  * Names for the places in the code that ask for memory. A file is opened when code in it first asks
  * for memory, and stays open until no process maps it. So its symbols can be read even after the
- * process has ended or the file was deleted, and also if the file lies in a container. They are
- * read when a client asks, or when the file's last process has ended.
+ * process has ended or the file was deleted, and if the file is in a container. They are read when
+ * a client asks, or when the file's last process has ended.
  */
 #ifndef LIEN_SITES_H
 #define LIEN_SITES_H

@@ -26,8 +26,8 @@ void lien_together_nothing(struct lien_client *client, json_t *request, json_t *
 void lien_together_none(struct lien_agent *agent);
 /* The transaction has ended; call this once, before its clients get their answers. */
 void lien_together_ended(struct lien_agent *agent);
-/* Returns the result of the transaction that has just ended, borrowed; NULL: it has failed for
- * another reason than that all of the memory stays. */
+/* Returns the result of the transaction that has just ended, borrowed; NULL: it has failed, for any
+ * reason but that all of the memory stays. */
 json_t *lien_together_result(struct lien_agent *agent);
 void lien_together_free(struct lien_agent *agent);
 

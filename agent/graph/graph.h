@@ -478,14 +478,14 @@ struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *alloc
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
 /* How many shares there have been: the value of the last one's .made. */
 uint64_t lien_graph_shares_made(const struct lien_graph *graph);
-/* `open` lists the exports that are open, sorted by number. Marks all others as closed that the
+/* `open` lists the exports that are open, sorted by number. Marks as closed all others that the
  * graph knew when `made` shares had been made: nobody has a descriptor, so nobody will import them.
  */
 void lien_graph_open_exports(
 	struct lien_graph *graph, uint64_t made, const uint64_t *open, unsigned count);
 
 /*
- * Is everything known that the process holds, as far as that is possible (LIEN_INCOMPLETE_ADOPTED)?
+ * Is everything that the process holds known, as far as possible (LIEN_INCOMPLETE_ADOPTED)?
  */
 bool lien_process_whole(const struct lien_process *process);
 /* Returns NULL, or why the process takes no orders: "it has no control library: ...". */
@@ -526,13 +526,13 @@ bool lien_allocation_offloaded(const struct lien_allocation *allocation);
 bool lien_allocation_by_address(const struct lien_allocation *allocation);
 /* Returns the name of the library or program that asked for it, or "unknown". */
 const char *lien_allocation_library(const struct lien_allocation *allocation);
-/* May the application work on it without NCCL, though it is NCCL's? NCCL made it for its caller
+/* May the application work on it without NCCL, although it is NCCL's? NCCL made it for its caller
  * (ncclMemAlloc), or somebody who holds it has an ncclDevComm. */
 bool lien_allocation_handed_out(const struct lien_allocation *allocation);
 /*
- * The same, and where it is not known, what it seems to be: "nccl" (*inferred) if another rank of
- * one of its owner's communicators maps it for another device. NCCL may also have been given the
- * memory by the program, so nothing that could harm a job may rest on this.
+ * The same; where that is not known, what it probably is: "nccl" (*inferred) if another rank of
+ * one of its owner's communicators maps it for another device. The program may also have given the
+ * memory to NCCL, so nothing that could harm a job may depend on this.
  */
 const char *lien_allocation_attributed(const struct lien_allocation *allocation, bool *inferred);
 /* Returns its tag. NULL: it has none, or it is not known. */
@@ -562,8 +562,8 @@ bool lien_allocation_on_device(const struct lien_allocation *allocation);
  */
 int lien_graph_dump(const struct lien_graph *graph,
 	int (*fn)(void *context, const struct lien_event *), void *context);
-/* Takes a snapshot of what the viewer sees. Memory of an owner whom the viewer does not see is
- * memory of an unknown owner there. */
+/* Takes a snapshot of what the viewer sees. There, memory whose owner the viewer does not see has
+ * an unknown owner. */
 int lien_graph_dump_seen(const struct lien_graph *graph, const struct lien_viewer *viewer,
 	int (*fn)(void *context, const struct lien_event *), void *context);
 
@@ -584,12 +584,12 @@ RB_PROTOTYPE(lien_capture_tree, lien_capture, by_stream, lien_capture_cmp);
 RB_PROTOTYPE(lien_binding_tree, lien_binding, of_object, lien_binding_cmp);
 
 /*
- * A split under way: ranks of the parent on other nodes have yet to be known. Ranks in the new
+ * A split under way: ranks of the parent on other nodes are not known yet. Ranks in the new
  * groups follow from all members of all nodes: by key, then by rank in the parent.
  */
 struct lien_split_place {
 	const uint8_t *split; /* its id, as long as a group's: equal on all nodes; borrowed */
-	int32_t nranks;	      /* of the parent: so many members the split has */
+	int32_t nranks;	      /* of the parent: as many members the split has */
 	unsigned members;     /* here */
 	int32_t key, parent_rank;
 };

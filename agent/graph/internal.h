@@ -184,7 +184,7 @@ struct lien_comm *lien_comm_new(
 /* Makes a new communicator, which replaces any other at its address. NULL: out of memory. */
 struct lien_comm *lien_comm_made(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
-/* The same, out of another one: its ranks and its group have to be found out. */
+/* The same, made from another one: its ranks and its group have to be found out. */
 struct lien_comm *lien_comm_derived(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
 /* Makes a communicator from a snapshot of version 2, with everything known of it. */
@@ -203,7 +203,7 @@ void lien_comm_derive_id(
 /* Returns the communicator's number for an event's scope; 0: none is known. */
 uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
 /*
- * A process ends: drops one split that it took part in, as that will never be complete. Returns
+ * A process ends: drops one split that it took part in, which will never be complete. Returns
  * false if there is none left.
  */
 bool lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The viewer, who asks. A user sees and moves only the user's own processes, and what these hold of
- * other users' memory (docs/security.md). Of other users' holders a viewer learns only that they
- * exist.
+ * The viewer: whoever asks. A user sees and moves only the user's own processes, and what these
+ * hold of other users' memory (docs/security.md). A viewer learns of other users' holders only that
+ * they exist.
  */
 #ifndef LIEN_VIEWER_H
 #define LIEN_VIEWER_H
@@ -12,7 +12,7 @@
 struct lien_viewer {
 	bool one_user; /* false: root, who sees everything */
 	uint32_t uid;
-	uint32_t pid; /* of the client, for the log; 0: the agent asks itself */
+	uint32_t pid; /* of the client, for the log; 0: the agent itself asks */
 };
 
 /* Is it the same user? */

@@ -4,8 +4,8 @@
  * communicators, one thread listens on a TCP port for clients, at "localhost:28028" or at
  * NCCL_RAS_ADDR (rasClientInitSocket() in src/ras/client_support.cc), in the process's network
  * namespace. All processes of one user share the port (SO_REUSEPORT), even those of several jobs,
- * and the kernel picks the one that gets a connection. So an answer covers one job, perhaps another
- * one.
+ * and the kernel picks the one that gets a connection. So an answer covers one job, perhaps a
+ * different one.
  *
  * Cost to the job: the RAS threads pass the question on to all processes of the job over
  * connections of their own. Each copies what it knows under a lock that only making and ending

@@ -78,7 +78,7 @@ int lien_recording_read(struct lien_recording *rec, struct lien_event *ev) __mus
 /* Returns the creation time, ns of CLOCK_REALTIME; a journal's number. */
 uint64_t lien_recording_created(const struct lien_recording *rec);
 
-/* Returns when, in ns of CLOCK_REALTIME, an event with the time t happened; 0: of a snapshot.
+/* Returns when, in ns of CLOCK_REALTIME, an event with the time t happened; 0: it is of a snapshot.
  * A recording without an origin counts as created when the first event that was read happened.
  * Returns 0 if it is a journal. */
 uint64_t lien_recording_time(const struct lien_recording *rec, uint64_t t);

@@ -97,7 +97,8 @@ struct lien_node_standing *lien_node_report_add(struct lien_node_report *report)
 /* Adds calls that have begun with a peer. Peers may come in any order. 0, -ENOMEM. */
 int lien_node_standing_pair(
 	struct lien_node_standing *standing, uint32_t peer, bool receives, uint64_t calls);
-/* Sorts the pairs of each standing, with one for each peer. What follows does it by itself. */
+/* Sorts the pairs of each standing, with one for each peer. The functions below do this
+ * themselves. */
 void lien_node_report_sort(struct lien_node_report *report);
 void lien_node_report_clear(struct lien_node_report *report);
 /*

@@ -12,10 +12,10 @@
  * - It decides only while every node's lease is long enough for the decision to be written and to
  *   reach the node; if writing takes longer, the decision is void, and all undo.
  * - If a node has undone after the decision, the others put back what they have dropped.
- * - It ends: every wait has a limit, or is for a node that is heard of and whose agent has limits
+ * - It ends: every wait has a limit, or is for a node that is heard from and whose agent has limits
  * of its own.
  *
- * One window is left, which no protocol of two phases can close: the decision is written, some
+ * One window is left, which no two-phase protocol can close: the decision is written, some
  * nodes have heard of it, and another one is cut off until its lease has run out. That node undoes,
  * and its ranks run on until they wait in a collective for ranks whose memory is away. As long as
  * the coordinator lives, it reaches the node again, learns this, and has the others put their
@@ -28,7 +28,7 @@
 
 #include "agent/nodes/words.h"
 
-/* A node that is heard of has so long to put back what it has dropped. */
+/* How long a node that is heard from has to put back what it has dropped. */
 #define LIEN_NODES_MEND_NS 3600000000000ull
 
 enum lien_coordinator_phase {
@@ -85,7 +85,7 @@ struct lien_coordinator {
 void lien_coordinator_begin(struct lien_coordinator *coordinator,
 	struct lien_coordinator_node *nodes, unsigned count, bool restore, uint64_t lease_ns,
 	uint64_t now_ns);
-/* A node says where it stands. sent_ns: when the last order was sent that it had heard by then. */
+/* A node says where it stands. sent_ns: when the last order that it had heard by then was sent. */
 void lien_coordinator_hear(struct lien_coordinator *coordinator, unsigned node,
 	const struct lien_node_status *status, uint64_t sent_ns, uint64_t now_ns);
 /* The node has nothing to move. */

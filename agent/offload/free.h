@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Chooses what to move so that a GPU has so many bytes more: with little time and few calls of the
- * driver, and nothing that is not needed. Pure.
+ * Chooses what to move to free so many bytes of a GPU: in little time, with few driver calls, and
+ * nothing that is not needed. Pure.
  */
 #ifndef LIEN_FREE_H
 #define LIEN_FREE_H

@@ -42,7 +42,7 @@ uint64_t lien_host_room(const struct lien_host_files *files, uint32_t pid);
 bool lien_host_limited(const struct lien_host_files *files, uint32_t pid);
 
 /* Returns how many of the `room` bytes make the arenas, which hold `held` bytes, a share of both.
- * It is as if all arenas were in the process's cgroups: then no number of processes fills one up.
+ * It is as if all arenas were in the process's cgroups, so no number of processes fills one up.
  */
 uint64_t lien_host_share(uint64_t room, uint64_t held, unsigned percent);
 

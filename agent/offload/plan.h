@@ -57,10 +57,9 @@ struct lien_selection {
 	unsigned discard_count;
 	struct lien_viewer viewer; /* limits the processes */
 	/*
-	 * Bytes: of what is selected, only as much as makes so many free on each GPU that is named,
-	 * or without names that some of it could be moved from; 0: all. What cannot be moved
-	 * without a process that cannot take part, or is not selected, then stays, where it would
-	 * be a refusal otherwise.
+	 * Bytes to free on each GPU that is named or, without names, that some of the selection
+	 * could be moved from; 0: all. What cannot be moved without a process that cannot take
+	 * part, or is not selected, then stays; without this it would be a refusal.
 	 */
 	uint64_t free;
 	const uint32_t *within; /* with `free`: sorted; no others take part; NULL: any may */
@@ -159,15 +158,15 @@ void lien_plan_clear(struct lien_plan *plan);
 /* Returns a process's part; NULL: it has none. */
 const struct lien_plan_process *lien_plan_part(const struct lien_plan *plan, uint32_t pid);
 
-/* Finds the processes that hold something offloaded, among the selected pids (none: among all),
- * with what is for a selected group and has a selected tag (none: with whatever), and all
- * processes that share such memory with them. Processes of which only their control libraries know
- * are always included. Fills `all`, which has room for every process, and returns the count;
+/* Finds the processes among the selected pids (none: among all) that hold something offloaded for a
+ * selected group and with a selected tag (none: any), and all processes that share such memory with
+ * them. Processes of which only their control libraries know are always included. Fills `all`,
+ * which has room for every process, and returns the count;
  * -ENOMEM. */
 int lien_plan_restore(
 	struct lien_graph *graph, const struct lien_selection *selection, uint32_t *all);
 
-/* Has the process anything offloaded, as far as the graph knows? */
+/* Does the process have anything offloaded, as far as the graph knows? */
 bool lien_plan_holds_parked(const struct lien_process *process);
 /* Returns the number that stands for a tag on the wire; never 0. */
 uint64_t lien_plan_tag_hash(const char *tag);
@@ -183,11 +182,11 @@ const char *lien_plan_open(struct lien_graph *graph, const struct lien_allocatio
 int lien_plan_raw(struct lien_process *process, struct lien_wire_raw **list, unsigned *count);
 /* Returns the library that got such a handle last; "a library" if that is not known. */
 const char *lien_plan_raw_to(struct lien_process *process, uint64_t handle);
-/* Ran it before it was watched, so that what it has must be read from the driver? */
+/* Did it run before it was watched, so that what it has must be read from the driver? */
 bool lien_plan_unread(const struct lien_process *process);
 /* Returns NULL if the process takes orders; else why not. */
 const char *lien_plan_unreachable(const struct lien_process *process);
-/* The same of the moment at which an offload that somebody asks for now makes its plan. */
+/* The same, for the moment at which an offload requested now makes its plan. */
 const char *lien_plan_unreachable_then(const struct lien_process *process);
 
 #endif

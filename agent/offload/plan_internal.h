@@ -63,7 +63,7 @@ void lien_choice_clear(struct lien_choice *choice);
 
 /* Is the pid selected? Without pids every process is. */
 bool lien_choice_has_pid(const struct lien_choice *choice, uint32_t pid);
-/* Is it for a selected group, and has it a selected tag? Without groups, or tags, any is. */
+/* Is it for a selected group, and does it have a selected tag? Without groups, or tags, any is. */
 bool lien_choice_narrows_to(
 	const struct lien_choice *choice, const struct lien_allocation *allocation);
 /* May the allocation be dropped without saving it? */
@@ -74,7 +74,7 @@ bool lien_choice_discards(
  */
 bool lien_choice_has(
 	const struct lien_choice *choice, const struct lien_allocation *allocation, bool any_owner);
-/* Does nobody know who asked for it, nor seem to? */
+/* Is it not known who asked for it, not even probably? */
 bool lien_choice_unknown(
 	const struct lien_choice *choice, const struct lien_allocation *allocation);
 /* Is its owner inferred, and is it selected for that? */
@@ -86,7 +86,7 @@ const char *lien_choice_open(const struct lien_choice *choice,
 const struct lien_allocation *lien_choice_named(
 	struct lien_graph *graph, const struct lien_discard *discard);
 
-/* Fills lien_plan.idle of a plan that moves nothing; of one that does, whose processes are sorted.
+/* Fills lien_plan.idle. The plan's processes, if it has any, are sorted.
  * `stays`: would the allocation stay where it is if it were selected? -ENOMEM. */
 int lien_idle_add(struct lien_plan *plan, struct lien_graph *graph,
 	const struct lien_choice *choice,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Memory that an offload has dropped and that the driver does not say is free: something that lien
- * does not see holds it, or another program has allocated meanwhile, for the driver's figures are
- * the whole GPU's. Up to 2 MiB for each process count as what the driver takes for itself. Pure.
+ * Memory that an offload has dropped and that the driver does not report as free: something that
+ * lien does not see holds it, or another program has allocated meanwhile (the driver's figures are
+ * the whole GPU's). Up to 2 MiB for each process count as what the driver takes for itself. Pure.
  */
 #ifndef LIEN_SHORTFALL_H
 #define LIEN_SHORTFALL_H

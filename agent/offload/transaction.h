@@ -109,7 +109,7 @@ typedef void lien_pass_fn(void *to, uint32_t pid, const uint32_t *tids, unsigned
 
 enum lien_rest {
 	LIEN_REST_FAR,	/* somebody is in a call, or others wait for somebody */
-	LIEN_REST_NEAR, /* so it is, and it will not take long */
+	LIEN_REST_NEAR, /* the same, but it will not take long */
 	/* Step LEVEL is due again: somebody is held at a call that it does not hold, and must go
 	   on. */
 	LIEN_REST_UNEVEN,
@@ -123,11 +123,11 @@ struct lien_resting {
 	const bool *busy; /* for each process: one of its devices is, if they were asked: */
 	bool unasked;	  /* they were not: any may be busy */
 	bool counted;	  /* result: counts show who is behind */
-	/* Result: devices are to be asked so that nobody is kept from launching, which would spoil
-	 * a capture. It spoils none: all that have begun are known. Or somebody may have to launch
-	 * work, whatever the counts say: some have graphs, whose collectives nobody counts; or a
-	 * thread may be in a group of NCCL's that nobody saw begin, and what is in it starts with
-	 * its end. */
+	/* Result: devices are to be asked in the way that keeps nobody from launching, but would
+	 * spoil a capture. Either it spoils none, because all that have begun are known; or
+	 * somebody may have to launch work, whatever the counts say: some have graphs, whose
+	 * collectives nobody counts; or a thread may be in a group of NCCL's that nobody saw begin,
+	 * whose calls start with its end. */
 	bool launches;
 	bool begins;	     /* result: a thread is, or is let, in a call that begins a capture */
 	bool idle;	     /* result: threads of a process are held whose devices are all idle */
@@ -184,8 +184,8 @@ struct lien_transaction_ops {
 	 * asked whether they are idle. Fills at most `max`, returns the count. NULL: there are
 	 * none. */
 	unsigned (*background)(void *context, uint32_t pid, uint64_t *comms, unsigned max);
-	/* Lists handles that the process may have got without its control library; that must not
-	 * know their values as names of other memory. The transaction frees the list. -ENOMEM.
+	/* Lists handles that the process may have got without its control library; the library must
+	 * not know their values as names of other memory. The transaction frees the list. -ENOMEM.
 	 * NULL: there are none. */
 	int (*raw)(void *context, uint32_t pid, struct lien_wire_raw **list, unsigned *count);
 	/* Returns the library of the process that has such a handle. */
@@ -265,7 +265,7 @@ struct lien_transaction_result {
 	char undo_text[200]; /* further text: why the undo failed, or what is lost */
 	bool lost;	     /* restore: some memory is gone for good, */
 	bool only_lost;	     /* and everything else is back */
-	bool only_aside;     /* restore: it is no success only for lien_transaction_set_aside() */
+	bool only_aside;     /* restore: it failed only because of lien_transaction_set_aside() */
 	/* a restore of everything succeeded: no process holds anything any more */
 	bool all_back;
 	bool chosen;	  /* a restore for some groups: it says nothing about the rest */
@@ -324,7 +324,7 @@ int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, 
 /* Call this before the start: an offload takes LIEN_WIRE_VERIFY and LIEN_WIRE_ALL, a restore
  * LIEN_WIRE_UNVERIFIED. */
 void lien_transaction_set_flags(struct lien_transaction *transaction, uint32_t flags);
-/* Call this before the start of a restore: this process is stopped, and stays offloaded with so
+/* Call this before the start of a restore: this process is stopped, and stays offloaded with that
  * many others. If nothing else fails, the result says so, and what lets it go on. */
 void lien_transaction_set_aside(
 	struct lien_transaction *transaction, uint32_t pid, unsigned others, const char *remedy);
@@ -341,7 +341,8 @@ void lien_transaction_gone(struct lien_transaction *transaction, uint32_t pid);
 /* Returns true while gates are made and the job is brought to rest: then each tick may bring it
  * nearer. */
 bool lien_transaction_is_resting(const struct lien_transaction *transaction);
-/* Is it an offload that has been waiting for its processes for so long, and has saved nothing yet?
+/* Is it an offload that has been waiting for its processes for that long, and has saved nothing
+ * yet?
  */
 bool lien_transaction_hesitates(const struct lien_transaction *transaction, uint64_t ns);
 /* Ends an offload early: what was moved is put back. `error`: -ECANCELED; -EBUSY: as if the job had

@@ -125,7 +125,7 @@ struct lien_transaction {
 
 int lien_participant_sort(struct participant *participant);
 struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token);
-/* Have they a number in common? */
+/* Do they have a number in common? */
 bool lien_numbers_meet(const struct numbers *a, const struct numbers *b);
 int lien_participant_add(
 	struct participant *participant, const struct lien_wire_item *items, unsigned count);

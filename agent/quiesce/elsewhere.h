@@ -42,9 +42,9 @@ void lien_elsewhere_tell(struct lien_agent *agent);
 json_t *lien_elsewhere_status(const struct lien_node_status *status);
 /* Is the transaction bound to go on whatever a user says? */
 bool lien_elsewhere_is_committed(const struct lien_agent *agent);
-/* Ends the wait for a coordinator that is not heard, and undoes what it wants undone. */
+/* Ends the wait for a coordinator that is not heard from, and undoes what it wants undone. */
 void lien_elsewhere_tick(struct lien_agent *agent);
-/* The transaction has this result: notes it, and tells. */
+/* The transaction has this result: notes it, and tells the coordinator. */
 void lien_elsewhere_ended(struct lien_agent *agent, const struct lien_transaction_result *result);
 
 #endif

@@ -16,7 +16,7 @@ void lien_gate_set(struct lien_agent *agent, bool all);
 /* Call this afterwards: sets what happens to threads that need the memory until it is back. */
 void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use);
 /* A restore has ended in this process. If threads go on although memory is still away
- * (LIEN_ON_USE_IGNORE), lets those go on that have waited for it. */
+ * (LIEN_ON_USE_IGNORE), lets go of those that have waited for it. */
 void lien_gate_restored(struct lien_agent *agent, struct lien_process *process);
 /*
  * Before all are at rest: does the process's gate hold every thread, and is each one known?
@@ -33,7 +33,7 @@ int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *wh
 /* A transaction has ended, and the process's gate, if it is still shut, stays so: if it guards
  * NCCL's memory alone, captures may begin again. */
 void lien_gate_stays(struct lien_agent *agent, uint32_t pid);
-/* Call this when a gate that stays shut has changed: lets the process's threads go on that it would
+/* Call this when a gate that stays shut has changed: lets go of the process's threads that it would
  * not hold now, at once or, while another order is under way, with one of the next ticks. More than
  * some thousand: the others wait for the end. */
 void lien_gate_let_go(struct lien_agent *agent, struct lien_tracked *tracked);

@@ -28,9 +28,9 @@ static inline struct lien_tracked *lien_gate_tracked(const struct lien_agent *ag
  * it only begins. -ETIMEDOUT: try again. */
 int lien_gate_make(
 	struct lien_agent *agent, struct lien_process *process, bool wait, char *why, size_t size);
-/* Makes the gate of a process of which memory is away, and shuts it for everything: only the client
- * that asked knew what was moved. What the kernel, or the process, takes too long for is tried
- * again by lien_gate_make_late(). */
+/* Makes the gate of a process whose memory is away, and shuts it for everything: only the client
+ * that asked knew what was moved. lien_gate_make_late() tries again what the kernel, or the
+ * process, takes too long for. */
 int lien_gate_make_for_all(
 	struct lien_agent *agent, struct lien_process *process, char *why, size_t size);
 void lien_gate_make_late(struct lien_agent *agent);

@@ -13,7 +13,7 @@
 
 #include "agent/core/agent.h"
 
-/* Reads where a thread stands that does not run: number and first argument of its system call
+/* Reads where a thread that does not run stands: number and first argument of its system call
  * (UINT64_MAX: none), and its stack pointer (UINT64_MAX: it has ended). Returns false if it runs.
  */
 bool lien_late_stands(
@@ -21,7 +21,7 @@ bool lien_late_stands(
 /*
  * Does the thread, which the gate has not seen, wait for it? Then *own is the number that its
  * process knows it by. True only once for each thread and gate, so that nobody can be let in twice;
- * more than some ten are not found.
+ * more than about ten are not found.
  */
 bool lien_late_waits(struct lien_agent *agent, uint32_t pid, uint32_t tid, uint32_t *own);
 

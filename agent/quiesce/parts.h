@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Which memory a restore in parts brings back next: that of one communicator, or of those that may
- * share some, after the other. Those for which threads wait come first, the longest wait first;
- * then the smallest. From the second part on, each has up to twice as many of them as the one
- * before, so that parts are few; none has both such that threads wait for and others.
+ * Which memory a restore in parts brings back next: one communicator's after the other, or that of
+ * several together if they may share some. Those for which threads wait come first, the longest
+ * wait first; then the smallest. From the second part on, each has up to twice as many of them as
+ * the one before, so that parts are few; no part mixes those that threads wait for with others.
  */
 #ifndef LIEN_PARTS_H
 #define LIEN_PARTS_H

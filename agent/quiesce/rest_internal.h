@@ -136,7 +136,7 @@ void lien_rest_tell_others(struct rest *rest, bool reached);
 /* Have the gates seen every thread that is in a call? Puts one such thread into `why` (NULL: why
  * not to go on is known). Sets .miscounted if need be: call it when all has been counted. */
 bool lien_rest_all_seen(struct rest *rest, char *why, size_t size);
-/* Could the gates hold every thread, of those, too, that have made no call yet? Puts one that they
+/* Could the gates hold every thread, including those that have made no call yet? Puts one that they
  * could not into `why`. */
 bool lien_rest_can_hold(struct rest *rest, char *why, size_t size);
 /* Returns true if the gate counts no thread of the process in a call. *covered becomes false if the

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Adoption: what has to be found out about memory from before the agent, so that it can be moved
- * like any other. Re-reading (reread.h) has found where it is mapped. Two things are open: the
+ * like any other. Re-reading (reread.h) has found where it is mapped. Two things are unknown: the
  * number of references to it, and the owner of imported memory. Both are found out while the job is
  * at rest: references are counted, and each allocation that may have been handed out gets a unique
- * mark at its beginning, which is then searched for in all memory of unknown owner. What nobody's
- * mark is found in gets one as well: if its process alone reads that, it was made there
+ * mark at its beginning, which is then searched for in all memory of unknown owner. Memory in which
+ * no mark is found gets one as well: if its process alone reads that, it was made there
  * (untyped.h).
  *
  * Plain C like the graph: it says what to ask, and what the answers mean. The transaction does the

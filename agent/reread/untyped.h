@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Memory from before the agent of which the driver tells no types of handles. It was made so, and
- * cannot be handed out, or it was imported: the driver (580) says the same of both.
+ * Memory from before the agent for which the driver reports no types of handles. It was made
+ * without any, and cannot be handed out, or it was imported: the driver (580) reports the same for
+ * both.
  */
 #ifndef LIEN_UNTYPED_H
 #define LIEN_UNTYPED_H

@@ -89,7 +89,7 @@ struct lien_targets {
 	/* How long a thread must have been held before lien_targets_guess() lets it in, if its
 	 * process is idle, and if it is busy. */
 	uint64_t idle_ns, busy_ns;
-	/* No count is believed: they show that all are level, and somebody waits all the same. */
+	/* No count is believed: they show that all are level, although somebody waits. */
 	bool disbelieved;
 	/* Since .busy was true. A thread that was held later may have given its device work. */
 	uint64_t round_ns;

@@ -18,7 +18,7 @@
 
 /* Called by the handler. Returns at once while the gate is open. */
 void lien_gate_wait(void);
-/* If set: returns whether what the calling thread waits for has come, though the gate is shut. */
+/* If set: returns whether what the calling thread waits for has come, although the gate is shut. */
 extern int (*lien_gate_needless)(void) __attribute__((visibility("hidden")));
 /* Waiting threads ask again whether they have to. */
 void lien_gate_look_again(void);

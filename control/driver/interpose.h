@@ -113,7 +113,7 @@ extern const unsigned lien_interposed_count;
 int lien_interpose_has_plain(void);
 
 /* Returns what a lookup that found the genuine function gets: the exported one, if it leads to
- * ours. Otherwise the library behind this one may be who looks it up, to call it. */
+ * ours. Otherwise it may be the library behind this one that looks it up, to call it. */
 void *lien_interposed_given(const struct lien_interposed *interposed);
 
 /* Returns the genuine function. NULL: there is no driver, or it lacks the function. */

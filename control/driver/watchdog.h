@@ -8,8 +8,8 @@
  *
  * So after a restore the time that the memory was away does not count there: this library exports
  * std::chrono::steady_clock::now(), and returns an earlier time to that one caller. This ends when
- * as much time has passed as the memory was away: the watchdog finds a collective that hangs at
- * most so much later.
+ * as much time has passed as the memory was away: the watchdog finds a hanging collective at most
+ * that much later.
  *
  * Thread-safe. away() and back() are for the control thread.
  */

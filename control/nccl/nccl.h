@@ -57,7 +57,7 @@ __attribute__((format(printf, 3, 4))) int lien_nccl_fail(
 void lien_nccl_error_forked(void);
 
 /*
- * request.c. Carries out a request: the members that all have are added. `turn` 0: it is none of a
+ * request.c. Carries out a request: the members that all have are added. `turn` 0: it is not of a
  * numbered turn. Returns an ncclResult_t; a failure has been noted.
  */
 int lien_nccl_move(const char *call, const char *what, uint64_t turn);

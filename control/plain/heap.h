@@ -23,8 +23,8 @@
 #include <sys/queue.h>
 
 #define LIEN_HEAP_SHARED (2ul << 20)
-/* The chunks of a pool are multiples of this, as the driver's are (seen, 580.159), but for blocks
- * that are smaller than LIEN_HEAP_POOL_SMALL: a chunk has not too many of them. */
+/* The chunks of a pool are multiples of this, as the driver's are (seen, 580.159), except for
+ * blocks smaller than LIEN_HEAP_POOL_SMALL, to keep their number in a chunk low. */
 #define LIEN_HEAP_POOL	     (32ul << 20)
 #define LIEN_HEAP_POOL_SMALL (64ul << 10)
 #define LIEN_HEAP_ALIGNMENT  512ul
@@ -41,7 +41,7 @@ struct lien_heap_key {
  * has come by setting .reached. */
 struct lien_heap_order {
 	uint64_t freed;	  /* how many there have been */
-	uint64_t reached; /* so many have been reached */
+	uint64_t reached; /* how many have been reached */
 	uint64_t pieces;  /* parked pieces that refer to it */
 };
 
@@ -106,8 +106,8 @@ int lien_heap_give(
  * is parked already. */
 int lien_heap_park(
 	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_order *order);
-/* Forgets a chunk of that pool, or, with pool 0, one that is of none, of which all blocks were
- * freed and the frees have been reached. Returns whether there was one. */
+/* Forgets a chunk of that pool (0: of no pool) whose blocks were all freed, with all of the frees
+ * reached. Returns whether there was one. */
 int lien_heap_trim(struct lien_heap *heap, uint64_t pool, struct lien_heap_range *chunk);
 /* Undoes lien_heap_give() of a block that was the last one of its chunk. -ENOMEM. */
 int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *block);

@@ -3,8 +3,8 @@
  * Legacy IPC handles for memory of ours. The process that made the handle, its owner, listens on an
  * abstract unix socket, whose name is random and part of the handle. Whoever opens the handle
  * connects, shows it, and gets a descriptor of the chunk. Neither side keeps a descriptor, because
- * that would keep the memory on the device. Who has the handle may open it, whoever that is, as
- * with the driver's.
+ * that would keep the memory on the device. Whoever has the handle may open it, as with the
+ * driver's.
  */
 #ifndef LIEN_CONTROL_PLAIN_IPC_H
 #define LIEN_CONTROL_PLAIN_IPC_H
@@ -34,8 +34,9 @@ _Static_assert(sizeof(struct lien_plain_handle) == CU_IPC_HANDLE_SIZE, "a CUipcM
 #define LIEN_PLAIN_MAGIC "lien-ipc"
 
 /*
- * Who opens a handle first asks where its block lies. It asks for a descriptor only if it has not
- * mapped that chunk: the agent takes every descriptor for one that is yet to be imported.
+ * A process that opens a handle first asks where its block lies. It asks for a descriptor only if
+ * it has not mapped that chunk: the agent takes every descriptor for one that is yet to be
+ * imported.
  */
 struct lien_plain_question {
 	struct lien_plain_handle handle;
@@ -55,8 +56,8 @@ struct lien_plain_answer {
 
 /* Fills in the address of the owner's socket. Returns its length. */
 socklen_t lien_plain_socket_name(struct sockaddr_un *name, const uint8_t *cookie);
-/* Returns a connection to the handle's owner, on which recv() waits so long at a time; -EAGAIN: too
- * many wait for one; -errno. */
+/* Returns a connection to the handle's owner, on which recv() waits that long at a time; -EAGAIN:
+ * too many wait for one; -errno. */
 int lien_plain_connect(const struct lien_plain_handle *handle, unsigned often_ms);
 /* Returns the number of the socket's network namespace. In another one, anybody could have taken
  * the name. */

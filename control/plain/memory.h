@@ -80,7 +80,7 @@ unsigned lien_plain_access(CUcontext context, CUdevice device, CUmemAccessDesc *
 CUcontext lien_plain_primary(CUdevice device);
 /* The process has a context on the device. */
 void lien_plain_use(CUdevice device);
-/* Bits: the devices of which that is so, or was. */
+/* Bits: the devices on which the process has a context, or had one. */
 uint64_t lien_plain_used(void);
 /* Returns whether the process has, or had, more than one context. */
 int lien_plain_several(void);
@@ -95,8 +95,8 @@ void lien_plain_context_forked(void);
 CUresult lien_plain_wait_prepare(CUcontext context);
 /* Waits for the work of the context, and fails, as the driver does before it frees memory. */
 CUresult lien_plain_wait(CUcontext context);
-/* Returns whether a capture forbids this thread to allocate, and to free in a stream, which has
- * invalidated that, as the driver's own call does. */
+/* Returns whether a capture forbids this thread to allocate, and to free in a stream; this has then
+ * invalidated it, as the driver's own call does. */
 int lien_plain_refused(CUcontext context);
 /* From now on lien_plain_wait(context) waits for the event, too, which may be another context's. */
 CUresult lien_plain_wait_also(CUcontext context, CUevent event);
@@ -116,7 +116,7 @@ void lien_plain_sync_memops_used(void);
 
 /* --- stream.c --------------------------------------------------------------------------------- */
 
-/* Looks how far the streams of the current context have come; with `wait`, waits for them. */
+/* Checks how far the streams of the current context have come; with `wait`, waits for them. */
 void lien_plain_look(int wait);
 /* For when memory is short: waits for the streams of the current context, and frees all chunks that
  * nobody has memory in. */

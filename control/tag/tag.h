@@ -22,7 +22,7 @@ const char *lien_tag_name(void);
 extern void (*lien_tag_begin)(void) __attribute__((visibility("hidden")));
 
 /* Returns a number that stands for the calling thread's tag in this process; 0: none. Equal tags
- * have equal numbers, but for a process with more than LIEN_TAG_NUMBERS tags. */
+ * have equal numbers, except in a process with more than LIEN_TAG_NUMBERS tags. */
 #define LIEN_TAG_NUMBERS 1024
 uint32_t lien_tag_number(void);
 

@@ -35,7 +35,7 @@ const char *lien_client_error(const struct lien_client *client);
 void lien_client_on_progress(struct lien_client *client, lien_client_progress_fn fn, void *arg);
 
 /*
- * While a call waits, fn is called when fd is readable, and should read it; another result than 0
+ * While a call waits, fn is called when fd is readable, and should read it; a result other than 0
  * ends the call with -EINTR. fd -1, the default: none. For signals: signalfd(2).
  */
 void lien_client_on_wake(struct lien_client *client, int fd, int (*fn)(void *arg), void *arg);

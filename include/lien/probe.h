@@ -181,7 +181,7 @@ struct lien_probe_pair {
 };
 
 /*
- * Value of map `allowed`, which has the same keys: as many further calls are let in while the gate
+ * Value of map `allowed`, which has the same keys: how many further calls are let in while the gate
  * is shut. This .peer stands for collectives. The agent writes and deletes entries, the kernel side
  * counts down: before the call itself is counted, in maps `traffic` and `pairs`.
  */

@@ -25,10 +25,10 @@ extern "C" {
 #define LIEN_TAG_DEPTH 64
 
 /*
- * The calling thread's allocations have this tag until the matching lien_tag_pop(). Of nested tags
- * the innermost counts. The name is copied: 1 to 63 printable ASCII characters. Returns 0, -EINVAL:
- * not such a name; -E2BIG: LIEN_TAG_DEPTH tags are pushed already; -ENOMEM. After a failure the
- * thread's tag is what it was, and there is nothing to pop.
+ * The calling thread's allocations have this tag until the matching lien_tag_pop(). With nested
+ * tags, the innermost counts. The name is copied: 1 to 63 printable ASCII characters. Returns 0,
+ * -EINVAL: not such a name; -E2BIG: LIEN_TAG_DEPTH tags are pushed already; -ENOMEM. After a
+ * failure the thread's tag is what it was, and there is nothing to pop.
  */
 extern int lien_tag_push(const char *name) __attribute__((weak));
 /* Returns 0, or -ENOENT: the thread has pushed no tag. */

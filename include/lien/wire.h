@@ -34,7 +34,7 @@ struct lien_control_state {
 	 * (control/driver/translate.h). */
 	uint64_t translate, translate_end;
 	int64_t tag;   /* where a thread's tag (char *) lies, relative to its thread pointer */
-	uint64_t gate; /* the futex at which threads wait that are held */
+	uint64_t gate; /* the futex at which held threads wait */
 };
 
 enum lien_wire_type {
@@ -298,7 +298,7 @@ struct lien_wire_found {
 	0x8 /* in replies to LOOK: not mapped, but exported by an open descriptor */
 #define LIEN_WIRE_ADOPT_READ_ONLY 0x10 /* no device may write there */
 #define LIEN_WIRE_ADOPT_PART	  0x20 /* in replies to COUNT: the allocation is larger */
-/* In replies to COUNT: it may have come by a fabric handle, also from another node. */
+/* In replies to COUNT: it may have come by a fabric handle, even from another node. */
 #define LIEN_WIRE_ADOPT_FABRIC 0x40
 
 /*

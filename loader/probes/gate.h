@@ -22,18 +22,18 @@ const char *lien_probes_gate_lacks(const struct lien_probes *probes);
 int lien_probes_gate_prepare(struct lien_probes *probes, uint32_t pid, uint64_t start, bool shared);
 /*
  * Creates a prepared gate, open: from now on its gated calls are counted while they run. All probes
- * must be there: of a group whose end has none yet, the thread would seem to be inside for ever.
+ * must be there: of a group whose end has none yet, the thread would seem to be inside forever.
  * Returns 1; 0: the gate exists; -errno.
  */
 int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start);
 /*
  * Attaches the gate to a library that the process has mapped, once per file. With `all`, also to
- * calls that work on any memory. Returns 0; -EINPROGRESS: the kernel is at it, call again (without
- * `wait` it always is, the first time); -errno.
+ * calls that work on any memory. Returns 0; -EINPROGRESS: the kernel is making them, call again
+ * (without `wait`, always the first time); -errno.
  */
 int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_library library,
 	const char *path, bool all, bool wait);
-/* Returns false while the kernel is at what lien_probes_gate_file() has begun for the process. */
+/* Returns false while the kernel makes what lien_probes_gate_file() has begun for the process. */
 bool lien_probes_gate_ready(const struct lien_probes *probes, uint32_t pid);
 /* What a gate holds. Returns false if it is not shut. */
 bool lien_probes_gate_holds(
@@ -46,7 +46,7 @@ bool lien_probes_gate_holds(
 int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid,
 	const struct lien_probe_shut *range, const struct lien_probe_shut *before);
 /*
- * A shut gate lets calls of NCCL pass from now on that name none of these communicators of the
+ * From now on a shut gate lets calls of NCCL pass that name none of these communicators of the
  * process, or that make one; other threads that it has held stay held until they are let in.
  * Returns -errno if there are too many: then it goes on to hold all.
  */
@@ -56,7 +56,7 @@ int lien_probes_gate_comms(
 void lien_probes_gate_all_comms(struct lien_probes *probes, uint32_t pid);
 /* Would a gate with `by_comm` hold calls that name it? */
 bool lien_probes_comm_away(const struct lien_probes *probes, uint32_t pid, uint64_t comm);
-/* From now on it holds and counts no other calls than those to do with NCCL. */
+/* From now on it holds and counts only calls that have to do with NCCL. */
 void lien_probes_gate_nccl_alone(struct lien_probes *probes, uint32_t pid);
 /*
  * While gates are shut, lets in so many further calls without asking: the collectives of a process
@@ -93,7 +93,7 @@ void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid);
 /* Returns the number of sends to (or receives from) a rank that the process has begun. */
 uint64_t lien_probes_pair(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	uint32_t peer, bool receives);
-/* Calls fn for each pair of which the kernel side counts the transfers, as lien_probes_held(). */
+/* Calls fn for each pair whose transfers the kernel side counts, as lien_probes_held(). */
 int lien_probes_pairs(const struct lien_probes *probes,
 	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls),
 	void *context);

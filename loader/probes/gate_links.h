@@ -7,11 +7,11 @@
  * one for each place (perf).
  *
  * Links that are made for NCCL's memory alone stay for LIEN_GATE_LINKS_KEPT_S after the last gate
- * has gone, or until the process ends: the kernel takes some 20 ms to make them, in which the next
+ * has gone, or until the process ends: the kernel takes some 20 ms to make them, for which the next
  * offload would wait, and they cost the job a microsecond for each call of NCCL. The others, at all
- * calls of the driver, go with the gate. Those of which there is one for each place take the kernel
- * minutes to remove: they all stay so long, are then removed in the background, and a gate that
- * needs them meanwhile takes the rest back.
+ * calls of the driver, go with the gate. The kernel takes minutes to remove those with one for each
+ * place: they all stay that long, are then removed in the background, and a gate that needs them
+ * meanwhile takes the rest back.
  */
 #ifndef LIEN_GATE_LINKS_H
 #define LIEN_GATE_LINKS_H
@@ -58,8 +58,8 @@ bool lien_gate_links_ready(const struct lien_probes *probes, uint32_t pid);
 /* Gives a reference back. */
 void lien_gate_links_put(struct lien_probes *probes, struct lien_gate_links *links);
 /* Removes the links without users that are bound to the process, and those being made for it, but
- * not those that are kept unless the process `ends`; `last`: and those for all gates, for there is
- * no other. */
+ * not those that are kept unless the process `ends`; `last`: and those for all gates, because there
+ * is no other. */
 void lien_gate_links_end(struct lien_probes *probes, uint32_t pid, bool ends, bool last);
 /* Removes links that nobody has used for long. */
 void lien_gate_links_tick(struct lien_probes *probes);

@@ -21,7 +21,7 @@ enum lien_gating {
 	LIEN_GATING_NCCL, /* held also while only NCCL's is */
 };
 
-/* Has the library functions that may be held? */
+/* Does the library have functions that may be held? */
 bool lien_gated_library(enum lien_library library);
 /* `touches`, if not NULL, receives how its arguments name the memory that it works on (enum
  * lien_touches). */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The "late" list of comms: processes that ran before lien watched. */
+/* The "late" list of comms: processes that ran before lien watched them. */
 #ifndef LIEN_TOOLS_COMMS_LATE_H
 #define LIEN_TOOLS_COMMS_LATE_H
 

@@ -27,7 +27,7 @@ bool lien_libraries_have(const struct lien_libraries *libraries, unsigned type, 
 /* Notes a call of a recording, shown or not, for the check. */
 void lien_libraries_note(struct lien_libraries *libraries, unsigned type, const char *caller);
 /* Does each name belong to a library that is traced, or was a call of it noted? Prints an error for
- * one of which that is not true, with the libraries that made calls; returns the exit code. */
+ * one for which that is not true, with the libraries that made calls; returns the exit code. */
 int lien_libraries_check(const struct lien_usage *usage, const struct lien_libraries *libraries);
 /* Warns of names that are nearly one of CUDA's or NCCL's: calls of that library may never come. */
 void lien_libraries_warn(const struct lien_usage *usage, const struct lien_libraries *libraries);

@@ -9,8 +9,8 @@
 /* Prints why an offload has nothing to move, by process, and what would move it. The result is that
  * of `offload`. */
 void lien_print_idle(const json_t *result);
-/* Prints what the processes of which something was moved have left, because it was not selected,
- * under the title unless it is NULL. false: they have nothing. */
+/* Prints what was not selected of the processes of which something was moved, under the title
+ * unless it is NULL. false: they have nothing. */
 bool lien_print_not_selected(const char *title, const json_t *result);
 /* Prints that the answer leaves out other users' processes, if it does. */
 void lien_print_hidden(const json_t *result);

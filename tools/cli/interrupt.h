@@ -16,7 +16,7 @@ bool lien_interrupted(void);
 int lien_interrupt_open(sigset_t *before);
 /* Takes one signal; false: there is none. */
 bool lien_interrupt_take(int fd);
-/* Signals do again what they did before; one that was not taken does so now. */
+/* Signals have their earlier effect again; one that was not taken has it now. */
 void lien_interrupt_close(int fd, const sigset_t *before);
 
 #endif

@@ -73,7 +73,7 @@ void lien_nodes_restart(struct lien_nodes *nodes, unsigned node);
 void lien_nodes_send(struct lien_nodes *nodes, unsigned node, unsigned on, const json_t *request);
 /* Sends a question to `lien node` itself; takes it over. */
 void lien_nodes_ask(struct lien_nodes *nodes, unsigned node, json_t *question);
-/* Waits at most so long for something to happen, and handles all of it. */
+/* Waits at most that long for something to happen, and handles all of it. */
 void lien_nodes_poll(
 	struct lien_nodes *nodes, unsigned timeout_ms, const struct lien_nodes_calls *calls);
 /* Closes all, and ends what does not end by itself. */

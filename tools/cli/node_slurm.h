@@ -9,7 +9,7 @@
  * caller may read. */
 json_t *lien_slurm_pids(const char *job);
 /* Returns the names of the job's nodes, separated by commas; the caller frees them. NULL after a
- * message: there is no such job that runs, or no Slurm. */
+ * message: no such job runs, or there is no Slurm. */
 char *lien_slurm_nodes(const char *command, const char *job);
 
 #endif

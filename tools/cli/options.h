@@ -102,7 +102,7 @@ int lien_usage_error(const struct lien_usage *usage, const char *format, ...)
 
 struct lien_nearest;
 
-/* The same about a word; if one was found that it may be a mistyped form of: "did you mean
+/* The same about a word; if it may be a mistyped form of one that was found: "did you mean
  * 'DASHESword'?" */
 int lien_word_error(const struct lien_usage *usage, const struct lien_nearest *nearest,
 	const char *dashes, const char *format, ...) __attribute__((format(printf, 4, 5)));

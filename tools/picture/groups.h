@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The graph reply reduced to what fits on a page: allocations that differ only in address and size
- * become one group. A job of two ranks has a thousand mappings and some ten groups. Where many
- * ranks import from each other that is still too much; then allocations shared with different
+ * become one group. A job of two ranks has a thousand mappings and about ten groups. Where many
+ * ranks import from each other, there are still too many; then allocations shared with different
  * processes are grouped as well.
  */
 #ifndef LIEN_TOOLS_GRAPH_GROUPS_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* lien's own host memory in a process, which is none of the job's. */
+/* lien's own host memory in a process, which is not the job's. */
 #ifndef LIEN_TEXT_ARENA_H
 #define LIEN_TEXT_ARENA_H
 

@@ -22,8 +22,8 @@ enum lien_color lien_state_color(const json_t *process);
 /* "partly": another column shows how much is offloaded. The reply owns the string. */
 const char *lien_state_text(const json_t *process);
 
-/* Has the process GPU memory: of its own, imported or offloaded? Of an incomplete one that is not
- * known: true. */
+/* Does the process have GPU memory: of its own, imported or offloaded? Of an incomplete one that is
+ * not known: true. */
 bool lien_uses_memory(const json_t *process);
 /* Returns the line that says how many processes are left out; the caller frees. */
 char *lien_left_out_text(unsigned count);
