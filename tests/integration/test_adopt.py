@@ -59,7 +59,7 @@ def known(session, *pids):
 
 
 def references(driver, handle):
-    """So many can be given back."""
+    """How many can be given back."""
     count = 0
     while count < 20 and driver.attempt("release", handle)[0]:
         count += 1
@@ -142,8 +142,7 @@ def test_offload_cancelled_before_it_begins():
 
 @case()
 def test_while_it_works():
-    """Beside others that never rest: whether these come to rest long enough to be read or not, nobody is
-    harmed."""
+    """Beside processes that never rest: whether or not they rest long enough to be read, nobody is harmed."""
     with Session() as session:
         pair = Pair(session, 2)
         churn = [session.spawn([program("prog_churn"), 2, 100000000, *more]) for more in ([], ["imports"])]
@@ -191,7 +190,7 @@ def test_references_are_counted():
 
 @case()
 def test_one_rank_is_not_enough():
-    """A process that was not read may have imported what can be handed out: that stays, by name."""
+    """A process that was not read may have imported exportable memory: that stays, and the process is named."""
     with Session() as session:
         pair = Pair(session)
         private = session.driver(control=False)
@@ -218,7 +217,7 @@ def test_one_rank_is_not_enough():
 
 @case()
 def test_what_nobody_owns():
-    """What two imported of an owner that has exited stays, and nothing else does."""
+    """What two processes imported from an owner that has exited stays, and nothing else does."""
     with Session() as session:
         pair, gone = Pair(session), session.driver(control=False)
         handle, _ = gone("make", SIZE, 0)
@@ -245,7 +244,7 @@ def test_what_nobody_owns():
 
 @case()
 def test_plain_memory_is_shown():
-    """Of cuMemAlloc: where it is, how large, on which device; it stays."""
+    """cuMemAlloc memory is shown with its place, size and device; it stays."""
     with Session() as session:
         driver = session.driver(control=False)
         sizes = 100, 3 * SIZE, 5000, 700
@@ -271,7 +270,7 @@ def test_plain_memory_is_shown():
 
 @case()
 def test_nccl_may_have_bound_it():
-    """Where NCCL may use multicast (NVLS), what it has bound cannot be told from other memory."""
+    """Where NCCL may use multicast (NVLS), bound memory cannot be told from other memory."""
     for variables, moved in (({}, 0), ({"NCCL_NVLS_ENABLE": "0"}, SIZE)):
         with Session() as session:
             driver = session.driver(control=False, **variables)
@@ -380,7 +379,7 @@ def test_imported_later():
 
 @case(long=True)
 def test_imported_without_access():
-    """What cannot be read was not compared: what it may be of stays, and is found out later."""
+    """An import that cannot be read is not compared: memory that it may belong to stays, and is found out later."""
     with Session() as session:
         pair = Pair(session, 1)
         handle, va = pair.owner("make", SIZE, 0)
@@ -449,8 +448,8 @@ def fresh_agent(session, pair):
 
 @case(long=True)
 def test_calls_fail():
-    """Whatever call of the control library fails: no byte and no reference is lost, nobody waits for
-    ever, and the next try succeeds. ADOPT_STEP=1 tries every call."""
+    """Whatever call of the control library fails: no byte and no reference is lost, nobody waits forever, and the next
+    try succeeds. ADOPT_STEP=1 tries every call."""
     step = int(os.environ.get("ADOPT_STEP", "5"))
     first = random.Random(SEED).randrange(step)
     print("from the call %d on, every %d" % (first, step))
@@ -494,7 +493,7 @@ def test_calls_fail():
 
 @case(long=True)
 def test_death_while_marks_are_there():
-    """The owner dies: who imported puts back what was there. An importer dies: the owner does."""
+    """If the owner dies, importers put back what was there; if an importer dies, the owner does."""
     for victim, function, nth in ((0, b"cuMemcpyHtoDAsync_v2", 1), (0, b"cuMemcpyHtoDAsync_v2", 2),
                                   (0, b"cuMemcpyDtoHAsync_v2", 6), (1, b"cuMemcpyDtoHAsync_v2", 3),
                                   (1, b"cuMemcpyDtoHAsync_v2", 5), (1, b"cuMemcpyDtoHAsync_v2", 6), (0, b"cuMemRelease", 1)):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Adoption equals tracing: an agent that finds a job there, and adopts it, knows of its memory with
-handles what an agent knows that has watched all along.
+"""Adoption equals tracing: of memory with handles, an agent that adopts a running job knows the same as
+an agent that has watched from the beginning.
 
 Processes make random calls (prog_random.c), and what the adopting agent says is compared with what the
 software driver itself holds. test_golden.py adopts a real job.
@@ -53,7 +53,7 @@ def place_text(place):
 
 
 def has_handles(row):
-    """Of what another one has exported by an address, nothing is known but that."""
+    """Of memory that another process has exported by an address, only that is known."""
     return row["origin"] == "cuMemCreate" or (
         row["origin"] == "import" and any(m["bytes"] > 1 for m in row["mappings"]))
 
@@ -75,7 +75,7 @@ class Graph:
 
 
 def compare_mappings(driver, graph):
-    """All that there are, and no other, each with its access."""
+    """Every mapping that there is, and no other, each with its access."""
     for place in driver.mappings.keys() - graph.mappings.keys():
         yield "only the driver has %s: %s" % (place_text(place), driver.mappings[place])
     for place in graph.mappings.keys() - driver.mappings.keys():
@@ -89,7 +89,7 @@ def compare_mappings(driver, graph):
 
 
 def compare_allocations(driver, graph, makers, fresh):
-    """None is of two of the driver's; owners are right where they are told."""
+    """None stands for two of the driver's; owners are right where they are given."""
     for row, places in graph.rows:
         numbers = {driver.mappings[place].number for place in places if place in driver.mappings}
         if len(numbers) != 1:
@@ -210,7 +210,7 @@ class Random:
             self.job.between()
 
     def compare(self, fresh):
-        """fresh: all that the agent knows, it knows by adoption."""
+        """fresh: the agent knows everything by adoption."""
         driver = Driver(self.job.states())
         self.makers.update(driver.makers)
         graph = Graph(self.session.ask("graph"), fresh)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Whose adopted memory seems to be, and that an offload without options moves NCCL's, or says which
-command does."""
+"""The probable owners of adopted memory; an offload without options moves NCCL's, or says which command
+does."""
 
 import sys
 
@@ -112,7 +112,7 @@ def test_what_ranks_share():
 
 @case(long=True)
 def test_everything_is_held():
-    """It may be the program's after all: nobody gets at it while it is away, by any call."""
+    """It may be the program's after all: no call reaches it while it is away."""
     with Session() as session:
         ranks = Ranks(session)
         session.start_agent()
@@ -130,7 +130,7 @@ def test_everything_is_held():
 
 @case()
 def test_a_helper():
-    """Two processes share memory on one device, which ranks do not do: nobody's."""
+    """Two processes share memory on one device, which ranks do not do: its owner is unknown."""
     with Session() as session:
         ranks = Ranks(session, to=0)
         session.start_agent()
@@ -146,7 +146,7 @@ def test_a_helper():
 
 @case(long=True)
 def test_a_job_in_training():
-    """Real communicators: what each rank shares with the others in these."""
+    """Real communicators: what each rank shares with the others in them."""
     with Session(devices=2) as session:
         job = Train(session, 2, control=False, **OFF)
         session.start_agent("--library", SYNC)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Adoption of memory that was made without types of handles. The driver says of an import, too, that it has
-none: it is its process's own only if nobody else can have it."""
+"""Adoption of memory that was made without types of handles. The driver reports none for imports either:
+memory is its process's own only if nobody else can have it."""
 
 import socket
 import sys
@@ -57,7 +57,7 @@ def shared(first, second):
 
 
 def orphan(session, *importers, keep=False):
-    """What they imported from a process that has exited; a descriptor of the last one's if it is to keep it."""
+    """Memory imported from a process that has exited; a descriptor of it, if the last one is to keep one."""
     gone = session.driver(control=False)
     handle, va = gone("make", SIZE, 0)
     gone("fill", va, SIZE, 0x51)
@@ -197,7 +197,7 @@ def test_an_open_descriptor():
 
 @case()
 def test_a_descriptor_on_its_way():
-    """It is in no process's table, but in a socket that one will read."""
+    """It is in no process's table, but in a socket that a process will read."""
     ends = socket.socketpair()
     with Session() as session:
         drivers = importer, other = [
@@ -227,7 +227,7 @@ def test_a_descriptor_on_its_way():
 
 @case()
 def test_memory_that_cannot_be_compared():
-    """Another process has some to which no device has access: that may be the same."""
+    """Another process has memory that no device may access: that may be the same."""
     with Session() as session:
         drivers = importer, other = [session.driver(control=False) for _ in range(2)]
         view, = orphan(session, importer)

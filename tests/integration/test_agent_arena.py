@@ -288,7 +288,7 @@ def test_preparation_is_for_what_can_be_offloaded():
 
 @case(long=True)
 def test_preparation_leaves_most_memory_alone():
-    """A share of what is available, less than what is there to offload: that much and no more."""
+    """Only the given share of the available memory is pinned, even if more could be offloaded."""
     with open("/proc/meminfo") as meminfo:
         available = next(int(line.split()[1]) << 10 for line in meminfo if line.startswith("MemAvailable"))
     size = available // 100 * 2 // (2 * MIB) * 2 * MIB
@@ -326,7 +326,7 @@ def test_no_prepare():
 
 @case(long=True)
 def test_preparation_in_a_cgroup_with_a_limit():
-    """What is pinned in advance counts towards the job's cgroup: not unless it was asked for."""
+    """What is pinned in advance counts towards the job's cgroup, so it is pinned only on request."""
     for options, held in (([], 0), (["--prepare", "25"], 64 * MIB)):
         with Session() as session:
             session.start_agent(*options, prepare="as by default")
@@ -375,7 +375,7 @@ def test_preparation_keeps_the_limit():
 
 @case(long=True)
 def test_killed_while_prepared():
-    """A new agent knows what its predecessor had pinned; a rank that ends is no reason to fall."""
+    """A new agent knows what its predecessor had pinned; a rank that ends does not crash it."""
     with Session() as session:
         session.start_agent(prepare=True)
         job = start_pairs(session, PAIRS)

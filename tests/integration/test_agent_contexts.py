@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Which context is current is watched where it matters: in processes that have several."""
+"""The current context is followed only where it matters: in processes with several contexts."""
 
 import sys
 
@@ -18,7 +18,7 @@ def followed(session):
 
 
 def is_so(session, *drivers, of):
-    """Of these processes exactly those are followed. Others may run on this machine."""
+    """Exactly those of these processes are followed. Others may run on this machine."""
     wanted = {driver.pid for driver in drivers}
     wait_for("contexts of %s are followed" % wanted,
              lambda: wanted == {driver.pid for driver in of} & set(followed(session)))

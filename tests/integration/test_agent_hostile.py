@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Processes that do to the agent what they like: it never dies, never blocks, and says what it missed.
+"""Hostile processes: whatever they do, the agent never dies, never blocks, and says what it missed.
 
 prog_hostile.c calls libraries that do nothing (hostile.c), so that any arguments can succeed.
 """
@@ -99,7 +99,7 @@ POINTERS = (
 
 @case(long=True)
 def test_pointers_that_cannot_be_read():
-    """Counted; nothing follows from a call that the driver refused, the rest makes incomplete."""
+    """They are counted; a call that the driver refused has no effect, any other makes the process incomplete."""
     with Session() as session:
         start(session)
         for result, complete in ((1, True), (0, False)):
@@ -122,7 +122,7 @@ def test_pointers_that_cannot_be_read():
 
 @case()
 def test_counts_that_are_huge():
-    """Where the memory can be read, and the count is not true."""
+    """The memory can be read, but the count is false."""
     with Session() as session:
         start(session)
         hostile = Hostile(session, *ALL)
@@ -180,7 +180,7 @@ def test_network_cards():
 
 @case()
 def test_names():
-    """A process and a folder whose names are no text."""
+    """A process and a folder whose names are not text."""
     with Session() as session:
         folder = session.path("a\nb").encode() + b"\xff\x1b[2J"
         os.mkdir(folder)
@@ -409,7 +409,7 @@ def test_odd_files_in_the_way():
 
 @case(long=True)
 def test_odd_files_are_mapped():
-    """By processes, while the agent runs; each is told once."""
+    """By processes, while the agent runs; each is reported once."""
     with Session() as session:
         session.start_agent()
         files = {path: why for path, why in odd_files(session) if os.path.getsize(path)}
@@ -520,7 +520,7 @@ NONE_UNPROBED = {"users": [], "processes": [], "rewritten": []}
 
 
 def copies(session, name, count):
-    """So many files called like the driver."""
+    """That many files called like the driver."""
     folder = session.path(name)
     os.mkdir(folder)
     paths = []
@@ -594,8 +594,7 @@ def test_many_copies_of_the_driver():
 
 @case()
 def test_second_driver_that_cannot_be_probed():
-    """A process that is known whole maps another file that is called like the driver, whose calls are
-    not seen."""
+    """A complete process maps another file that is called like the driver, whose calls are not seen."""
     with Session() as session:
         start(session)
         hostile = Hostile(session, *ALL)

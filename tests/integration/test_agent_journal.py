@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""An agent that is back after a stop, a kill or an upgrade knows everything again, also what
-happened meanwhile: real BPF programs, real processes, the software CUDA driver.
+"""An agent that is back after a stop, a kill or an upgrade knows everything again, including
+what happened meanwhile: real BPF programs, real processes, the software CUDA driver.
 
 See lien_test.py for what it needs. Prints a line per case, and "N passed, N failed" at the end.
 LIEN_SEED repeats the random moments of a run.
@@ -32,7 +32,7 @@ SHARE_SIZE = 88  # of a record of an export by descriptor, include/lien/event.h
 
 
 def normal(graph):
-    """A graph without what is one agent's own: numbers of allocations, orders, links."""
+    """A graph without what differs between agents: numbers of allocations, order, links."""
     text = json.dumps
     del graph["gpus"], graph["nvml"]
     for process in graph["processes"]:
@@ -78,7 +78,7 @@ class Witness:
         return None
 
     def agrees(self, *but):
-        """Its graph is the agent's, but for what these processes have. They are asked one after the other, and jobs
+        """Its graph is the agent's, except for what these processes have. They are asked one after the other, and jobs
         go on meanwhile: what came in between is in both when they are asked again."""
         if not came(lambda: not self.differences(but), 60):
             raise Failure(self.differences(but))
@@ -318,7 +318,7 @@ def test_killed_between_journal_and_ring():
 
 @case(long=True)
 def test_upgraded_under_load():
-    """What an upgrade missed it says; what it does not say is exact."""
+    """An upgrade says what it missed; everything else is exact."""
     with Session(memory="2G") as session:
         session.start_agent()
         for _ in range(3):
@@ -345,7 +345,7 @@ def test_upgraded_under_load():
 
 @case(long=True)
 def test_processes_of_a_snapshot():
-    """What a snapshot tells of a process is all that was known of it."""
+    """A snapshot says everything that was known of a process."""
     with Session(memory="2G") as session:
         session.start_agent("--journal-size", "1")
         witness = Witness(session)
@@ -487,8 +487,8 @@ def test_no_room_for_the_journal():
 
 @case(long=True)
 def test_not_taken_over():
-    """After a reboot, from another pid namespace, with other maps, or with a journal that does not
-    belong or is damaged, all begins anew: what is there may have a past."""
+    """After a reboot, from another pid namespace, with other maps, or with a foreign or damaged journal, all begins
+    anew: running processes may have a past."""
     with Session() as session:
         session.start_agent()
         driver = session.driver(control=False)

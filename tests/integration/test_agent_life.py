@@ -51,7 +51,7 @@ def python(session, text, *args, prefix=(), **environment):
 
 @case()
 def test_forked_children_with_cuda():
-    """Each process has what it allocated itself; a child of a user of CUDA has nothing of it."""
+    """Each process has what it allocated itself; a child of a process that uses CUDA has none of it."""
     with Session() as session:
         session.start_agent()
         job = python(session, r"""
@@ -544,7 +544,7 @@ def test_two_agents():
 
 @case(long=True)
 def test_that_claim_to_be_agents():
-    """A program of another user's is none, whatever its name; nor are other commands, and children of an agent."""
+    """Another user's program is not an agent, whatever its name; nor are other commands, or an agent's children."""
     with Shared() as session:
         session.start_agent()
         path = session.path("lien")

@@ -44,7 +44,7 @@ def same_answers(session, path):
 
 @case()
 def test_snapshot_is_the_state():
-    """Every view of a snapshot is the agent's, also of offloaded memory and after the agent."""
+    """Every view of a snapshot is the agent's, even of offloaded memory, and after the agent has gone."""
     with Session() as session:
         session.start_agent()
         job = session.replay(recording("pairs", 20))
@@ -120,7 +120,7 @@ def event_lines(process, count):
 
 
 def poke(driver):
-    """Something that is told and leaves nothing behind."""
+    """Something that is reported and leaves nothing behind."""
     driver("free", driver("reserve", 2 * MIB, 0), 2 * MIB)
     return True
 
@@ -179,7 +179,7 @@ def test_events_live():
 
 @case()
 def test_events_of_lien():
-    """What lien does itself is told as such."""
+    """What lien does itself is reported as such."""
     with Session() as session:
         session.start_agent()
         driver = session.driver()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """No client and no job holds the agent's loop up (docs/security.md, "Time").
 
-How long a turn of the loop takes is printed, and not asserted: what is, is how much work is done in one.
+It asserts how much work is done in one turn of the loop; how long a turn takes is only printed.
 See lien_test.py for what it needs.
 """
 
@@ -91,7 +91,7 @@ def print_turns(session, what):
 
 @case()
 def test_connections_of_many_users():
-    """Idle ones, as many as there are places, keep nobody out."""
+    """As many idle ones as there are places keep nobody out."""
     with Shared() as session:
         session.start_agent()
         for uid in range(70000, 70017):
@@ -125,7 +125,7 @@ def test_pipelined_requests_wait_for_their_turn():
 
 @case()
 def test_users_take_turns():
-    """Also a user with all the connections that one may have."""
+    """Even a user with all the connections that one may have."""
     with Shared() as session:
         session.start_agent()
         floods = [flood(session, BOB, {"op": "status"}, 100) for _ in range(20)]
@@ -174,7 +174,7 @@ def make_large(session, driver, handle):
 
 @case(long=True)
 def test_costly_answers_are_made_by_copies():
-    """One at a time for each user, whatever they ask for; who goes away leaves none behind. A small graph is
+    """One at a time for each user, whatever they ask for; a client that goes away leaves none behind. A small graph is
     answered at once: a copy would take longer."""
     with Shared() as session:
         session.start_agent()
@@ -217,7 +217,7 @@ def links_of(pid):
 
 
 def caught_copy(session, helpers):
-    """A copy that cannot end, for the agent does not take its answer; the agent is stopped."""
+    """A copy that cannot end, because the agent does not take its answer; the agent is stopped."""
     while True:
         session.agent.signal(signal.SIGCONT)
         with socket.socket(socket.AF_UNIX) as connection:
@@ -241,7 +241,7 @@ def in_call(pid, function):
 
 @case(long=True)
 def test_large_graphs_are_told_by_copies():
-    """And in whole; what a copy cannot begin, such as looking up symbols, the agent has begun."""
+    """Complete ones; the agent has begun what a copy cannot, such as looking up symbols."""
     with Shared() as session:
         session.start_agent()
         driver = session.driver()
@@ -295,8 +295,7 @@ def test_a_flood_while_a_job_comes_to_rest():
 
 @case(long=True)
 def test_nobody_waits_for_a_short_order():
-    """A process that does not answer while it prepares host memory holds up what is its own alone, and it is
-    named."""
+    """A process that does not answer while it prepares host memory holds up only its own requests, and is named."""
     with Shared() as session:
         session.start_agent(prepare=True)
         driver = session.driver()

@@ -224,7 +224,7 @@ def test_split_in_progress():
 
 @case()
 def test_split_known_by_its_first_use():
-    """Whoever waited for it, and however: no call says that it is done."""
+    """Whoever waited for it, and in whatever way: no call says that it is done."""
     with Session() as session:
         session.start_agent()
         rank = Rank(session)
@@ -246,7 +246,7 @@ def test_split_known_by_its_first_use():
 
 @case()
 def test_split_that_fails():
-    """Where it would have said what it made, something else lies later."""
+    """Where it would have put what it made, something else lies later."""
     with Session() as session:
         session.start_agent()
         rank = Rank(session)

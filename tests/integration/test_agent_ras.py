@@ -189,7 +189,7 @@ def test_not_asked():
 
 @case(long=True)
 def test_later_ones_are_counted_too():
-    """What was seen being made keeps what was seen, and is not shown as one that nobody uses."""
+    """A communicator that was seen being made keeps what was seen, and is not shown as unused."""
     with Session() as session:
         server = Server(session, "--unshare")
         ranks, (used, _) = pair(session, server)
@@ -283,7 +283,7 @@ def says_another_hash(ranks, comms):
 
 
 def says_it_twice(ranks, comms):
-    """Two communicators have one hash: which is meant is not known."""
+    """Two communicators have one hash, so it is not known which is meant."""
     group = group_of(ranks, comms)
     return "json", group, {**group, "secondary": (8, 9)}
 
@@ -383,7 +383,7 @@ def test_silent_server():
 
 @case(long=True)
 def test_answer_without_an_end():
-    """What came before the limit counts, and is not taken for all."""
+    """What came before the limit counts, but is not taken for everything."""
     with Session() as session:
         server = Server(session, "--unshare")
         ranks, (used, idle) = pair(session, server)

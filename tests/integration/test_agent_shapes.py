@@ -30,7 +30,7 @@ def findings(session):
 
 
 def clean(session):
-    """Nothing is held any more, and nothing did not fit."""
+    """Nothing is held any more, and everything fitted."""
     status = session.ask("status")
     equal((allocations(session), status["incomplete"], status["events_lost"]), ([], [], 0),
           "what is left")
@@ -237,7 +237,7 @@ def test_registrations_with_cards():
 
 @case()
 def test_contexts_and_threads():
-    """The device of what says none: that of the thread's context."""
+    """A call that names no device uses that of the thread's context."""
     with Session() as session:
         session.start_agent()
         driver = shapes(session, init=None)

@@ -301,7 +301,7 @@ def test_pid_namespace():
 
 @case()
 def test_agent_in_a_pid_namespace():
-    """Processes outside of its namespace are no business of an agent."""
+    """An agent ignores processes outside its namespace."""
     with Session() as session:
         outside = session.driver()
         session.agent = session.spawn(["unshare", "-p", "-f", "--mount-proc", "--kill-child",
@@ -425,8 +425,8 @@ sys.stdin.read()
 
 @case()
 def test_monitors():
-    """NVML maps the driver, and calls nothing of it: what DCGM and nvidia-smi do is no use of CUDA, unless a device is
-    mapped, as after cuInit()."""
+    """NVML maps the driver, and calls nothing of it: what DCGM and nvidia-smi do does not count as using CUDA, unless a
+    device is mapped, as after cuInit()."""
     device = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /dev && truncate -s 4096 /dev/nvidia0 && "
               "exec \"$@\"", "sh"]
     with Session() as session:

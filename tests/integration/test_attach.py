@@ -83,7 +83,7 @@ def test_what_ran_before():
 
 @case()
 def test_new_memory_of_an_attached_process():
-    """What it makes from now on is seen, and is moved with the rest once that is known."""
+    """Memory that it makes from now on is seen, and is moved with the rest once the rest is known."""
     with Session() as session:
         session.start_agent()
         driver = session.driver(control=False)  # seen from its first call on
@@ -162,7 +162,7 @@ def test_refusals():
 
 @case()
 def test_killed_client_and_agent():
-    """What was begun goes on, and the next agent finds it."""
+    """The attach that was begun goes on, and the next agent finds it."""
     with Session() as session:
         (driver,), ((_, va),) = early(session)
         session.start_agent()

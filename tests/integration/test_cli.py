@@ -138,7 +138,7 @@ def case_default_socket(context):
 
 
 def case_not_allowed(context):
-    """no permission: who may is named"""
+    """no permission: the error says who may"""
     if os.geteuid():
         return
     agent = context.agent()
@@ -170,7 +170,7 @@ def case_json(context):
 
 
 def case_json_errors(context):
-    """--json: an error is JSON, too, also one of the options; --json=line: one line"""
+    """--json: an error is JSON, too, even one about options; --json=line: one line"""
     for arguments in QUERIES.values():
         if arguments[0] != "offload":
             context.fails(*arguments, "--json", words=["none.sock"])
@@ -206,7 +206,7 @@ def case_json_numbers(context):
 
 
 def case_wrong_words(context):
-    """wrong usage is said in the same words by every command, replay included; did you mean ...?"""
+    """every command, replay included, reports wrong usage in the same words; did you mean ...?"""
     for command in COMMANDS + FILES:
         start = "lien %s: " % command
         for arguments, said in (
@@ -415,7 +415,7 @@ def pids_of(text):
 
 
 def case_select(context):
-    """ps, mem: --gpu, --user and --sort; what there is not"""
+    """ps, mem: --gpu, --user and --sort; names that do not exist"""
     ps = json.loads(json.dumps(PS))
     for one, uid in zip(ps["processes"], (0, 4242, 4242)):
         one.update(uid=uid, bytes=uid + one["pid"], command="pqr"[one["pid"] % 3])
@@ -825,7 +825,7 @@ def case_offload_time(context):
 
 
 def case_offload_options(context):
-    """offload, restore: options that are about host memory"""
+    """offload, restore: options for host memory"""
     agent = context.agent()
     context.run("offload", "--verify", "--discard", "nccl,812:0x7f00", "--discard", "torch",
                 "--host-limit", "3M")
@@ -957,7 +957,7 @@ def case_odd_results(context):
 
 
 def case_full_disk(context):
-    """output to a full disk: said, exit code 1"""
+    """output to a full disk: a message, exit code 1"""
     context.agent()
     for arguments in QUERIES.values():
         with open("/dev/full", "wb") as full:

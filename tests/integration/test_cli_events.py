@@ -64,7 +64,7 @@ def case_present(context):
 
 
 def case_follow(context):
-    """events -f: only what is new, under the names that the present state tells; --count ends it"""
+    """events -f: only what is new, under the names from the present state; --count ends it"""
     agent = stream(context, START + create(812) + END, create(812, 8, t_return=NOW)[:30],
                    create(812, 8, t_return=NOW)[30:] + create(812, 9, t_return=NOW + 10 ** 6))
     out, _ = context.run("events", "-f", "--count", "2")
@@ -160,7 +160,7 @@ def case_filters(context):
 
 
 def case_unknown_process(context):
-    """events: a process that is not there is an error, but what only runs may be awaited"""
+    """events: an unknown process is an error, but one that runs without CUDA may be waited for"""
     words = ["known are 812 (python3) (see `lien ps`)"]
     stream(context, START + create(812), END)
     context.fails("events", "--call", "exit", "--pid", "812", "--pid", "2147483647", code=2,
@@ -192,7 +192,7 @@ def case_every_call(context):
 
 
 def case_every_state(context):
-    """events: every record of a snapshot has a name, and is not taken for a call"""
+    """events: every record of a snapshot has a name, and is not mistaken for a call"""
     with open(os.path.join(ROOT, "include", "lien", "state.h"), encoding="utf-8") as file:
         states = [(int(number), name) for name, number in re.findall(r"X\((\w+), +(\d+),", file.read())]
     assert len(states) > 10, states

@@ -162,7 +162,7 @@ def case_moments(context):
 
 
 def case_no_such(context):
-    """--from: processes and addresses that the recording has not, and empty ones"""
+    """--from: processes and addresses that the recording lacks, and empty recordings"""
     path = write_recording(context.path("n.lien"), [PROCESS, CREATE, MAP])
     for question in (["holders", "813", "0x1000000"], ["mem", "--pid", "813"], ["comms", "--pid", "813"],
                      ["mem", "--pid", "813", "--by", "owner"]):
@@ -181,7 +181,7 @@ def case_no_such(context):
 
 
 def case_bad_files(context):
-    """--from: no file, no recording, another version, damaged, cut short"""
+    """--from: no file, not a recording, another version, damaged, cut short"""
     other = write_recording(context.path("v.lien"), [PROCESS], version=4)
     unknown = write_recording(context.path("t.lien"), [PROCESS, event(15, 812)])
     nothing = context.path("nothing")

@@ -23,7 +23,7 @@ from lien_test import RECORDING_HEADER, children_of, wait_for
 
 
 def case_run_what_cannot(context):
-    """run: a program that uses musl starts without the control library; what is missing of a program is named"""
+    """run: a program that uses musl starts without the control library; what a program lacks is named"""
     musl, script = context.path("ld-musl-x86_64.so.1"), context.path("script")
     linker = subprocess.run(["cc", "-print-file-name=ld-linux-x86-64.so.2"], check=True, stdout=subprocess.PIPE,
                             text=True).stdout.strip()
@@ -105,7 +105,7 @@ CREATE = event(17, 812, struct.pack("<QQIIIiBBHI", 1, MIB, 1, 1, 1, 0, 0, 0, 0, 
 
 
 def case_record(context):
-    """record: every record is written, also those cut in pieces; ends with --seconds"""
+    """record: every record is written, even one that arrives in pieces; ends with --seconds"""
     path = context.path("a.lien")
     stream = TWO_PROCESSES + CREATE * 500
     parts = [stream[i:i + 999] for i in range(0, len(stream), 999)]

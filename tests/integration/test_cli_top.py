@@ -282,7 +282,7 @@ def case_reconnects(context):
 
 
 def case_dead(context):
-    """top: memory that the dead hold; lien's own is none of a process's largest"""
+    """top: memory that the dead hold; lien's own is not among a process's largest"""
     graph = make_graph(2, 5, 5, 3)
     for allocation in graph["allocations"]:
         if allocation["bytes"] == 20 * MIB:

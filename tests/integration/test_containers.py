@@ -96,8 +96,8 @@ def share(images, chosen, preload=(False, False)):
 
 @case(long=True)
 def test_ranks_in_two_containers():
-    """They share memory by descriptors, through a socket that both have, and nothing else: neither
-    sees the other's processes, files or network. One is attached to, one brings the library."""
+    """They share memory by descriptors, through a socket that both have, and nothing else; neither sees the other's
+    processes, files or network. One is attached to, one brings the library."""
     with Containers() as session:
         session.start_agent()
         for names in (("root's", "root's"), ("a user's", "with a user namespace")):
@@ -283,8 +283,8 @@ def terminal_of(pid):
 
 @case(long=True)
 def test_files_that_a_container_plants():
-    """Where the driver tells the names of its GPUs, a container has pipes, terminals and links: the
-    agent reads files alone, and none outside of that container."""
+    """Where the driver names its GPUs, a container has pipes, terminals and links: the agent reads only files, and none
+    outside that container."""
     with Containers() as session:
         secret = session.path("root's.fifo")
         os.mkfifo(secret, 0o600)

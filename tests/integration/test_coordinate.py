@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Offloads and restores over several nodes: all or nothing, whoever dies. A job that spans nodes is in
-test_nodes.py; here each node has a process of its own.
+"""Offloads and restores over several nodes: all or nothing, whoever dies. Here each node has a process of
+its own; test_nodes.py has a job that spans nodes.
 
 See lien_test.py for what it needs. Prints a line per case, and "N passed, N failed" at the end.
 """
@@ -214,7 +214,8 @@ def test_the_window():
 
 @case(long=True)
 def test_a_slow_disk():
-    """The decision is on disk when the leases have all but run out: it does not count, and nothing of it is left."""
+    """The decision reaches the disk when the leases have nearly run out: it does not count, and nothing is left of
+    it."""
     with Nodes(2) as nodes:
         drivers = [driver(node) for node in nodes.nodes]
         argv = nodes.argv("offload", "--owner", "all", "--lease", "2000")
@@ -291,7 +292,7 @@ for line in sys.stdin:
 
 @case(long=True)
 def test_too_much_to_compare():
-    """The node is named that would have to know too much; and an agent takes no more, either."""
+    """The node that would have to know too much is named; an agent takes no more either."""
     with Nodes(1) as nodes:
         version = run([LIEN, "--version"], 20, nodes[0].env()).out.split()[1]
         launch = nodes[0].path("talkative")

@@ -86,7 +86,7 @@ def at_phase(session, pair, phase, answered, rank=1):
 
 
 def whole_again(session, pair, *dead):
-    """Whatever there is left of it, a restore puts back."""
+    """A restore puts back whatever is left of it."""
     pair.ready(*dead)
     outcome = session.lien("restore")
     check(outcome.code == 0 or (dead and "is gone for good" in outcome.err), outcome)
@@ -203,7 +203,7 @@ def runs(pid):
 @case()
 def test_owner_starts_another_program():
     """exec keeps the process's number and start time; what the old program had is gone all the same.
-    Whoever imported it is told so, and has all else back, before an agent's end and after it."""
+    Its importers are told so, and get everything else back, before an agent's end and after it."""
     for program_name, agent_ends in ((program("prog_driver"), False), ("/bin/cat", True)):
         with Session(devices=1) as session:
             session.start_agent()

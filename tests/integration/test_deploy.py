@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""tools/deploy: what its files name is there, and the agent works with what they give it.
+"""tools/deploy: everything that its files name exists, and the agent works with what they give it.
 
 See lien_test.py for what it needs.
 """
@@ -100,7 +100,7 @@ def test_uninstall():
 
 @case()
 def test_unit_is_installed():
-    """Where it says that the program is; and systemd has nothing to say against it."""
+    """It is where it says that the program is, and systemd does not complain."""
     with Containers() as session:
         place = session.path("installed")
         subprocess.run(["make", "-s", "-C", ROOT, "-o", "all", "install", "PREFIX=" + place,
@@ -233,7 +233,7 @@ def test_client_library_is_installed():
 
 
 def another_users_job(session):
-    """Seen from its first call on, given the control library, moved: what an agent is there for."""
+    """It is seen from its first call on, given the control library, and moved."""
     driver = Driver(session.spawn(["setpriv", "--reuid", BOB, "--regid", BOB, "--clear-groups",
                                    program("prog_driver")]))
     driver("init", 0)

@@ -195,7 +195,7 @@ def test_preloaded():
 
 @case()
 def test_remembered():
-    """Who detached a process does not want an offload to attach it."""
+    """A detached process is not attached by an offload."""
     with Session() as session:
         session.start_agent(attach=True)
         driver, va = bare(session)
@@ -219,7 +219,7 @@ def test_remembered():
 
 @case()
 def test_transaction_under_way():
-    """And afterwards it is possible."""
+    """Detach is refused during a transaction, and possible afterwards."""
     with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
         session.ready(*job.pids)
         client = session.spawn([LIEN, "offload", "--timeout", "60000"])
@@ -315,7 +315,7 @@ def test_many_rounds():
 
 @contextlib.contextmanager
 def training(**options):
-    """A job of two ranks that works all the time, whose results must be right at its end."""
+    """A job of two ranks that never pauses, whose results must be right at its end."""
     with Session(memory="512M") as session:
         session.start_agent("--library", SYNC)
         job = Train(session, 2, seed=SEED, **options)
@@ -380,7 +380,7 @@ def test_threads_that_do_not_wait():
 
 
 def attached_again(session, driver):
-    """Whoever was killed may have left somebody behind who finishes the detaching."""
+    """Someone else may finish the detaching after a kill."""
     wait_for("it is attached", lambda: not session.lien("attach", driver.pid).code)
 
 

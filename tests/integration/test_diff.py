@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""`lien diff`: what it says is the difference of what `lien mem` says of the two. Needs neither root nor a GPU."""
+"""`lien diff` shows the difference between what `lien mem` says of two files. Needs neither root nor a GPU."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def rows_of(context, path, by, *at):
 
 
 def subtracts(context, a, b, at_a=(), at_b=()):
-    """Each aspect is what `lien mem --by` says of both, without what is alike."""
+    """Each aspect is what `lien mem --by` says of both, without equal rows."""
     options = [x for name, at in (("--at-a", at_a), ("--at-b", at_b)) for x in ([name, at[1]] if at else [])]
     answer = diff(context, a, b, *options)
     assert answer["equal"] is False, answer
@@ -96,7 +96,7 @@ def case_grown_and_gone(context):
 
 
 def case_offloaded(context):
-    """memory that is away in one of them is no less memory, and is said to be away"""
+    """memory that is away in one of them still counts, and is marked as away"""
     here = write_recording(context.path("here"), [PROCESS, CREATE, MAP, ACCESS])
     away = write_recording(context.path("away"), [PROCESS, CREATE, MAP, ACCESS, *AWAY])
     row, = subtracts(context, here, away)["owner"]
@@ -130,7 +130,7 @@ def case_one_aspect(context):
 
 
 def case_errors(context):
-    """exit code 2, other than for a difference; which file is wrong is said"""
+    """errors have exit code 2, unlike differences, and name the file that is wrong"""
     nothing = context.path("nothing")
     for arguments in ([GOLDEN, nothing], [nothing, GOLDEN]):
         context.fails("diff", *arguments, code=2, words=[nothing, "No such file"])

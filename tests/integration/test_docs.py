@@ -33,7 +33,7 @@ def indented(text):
 
 
 def differs(shown, now):
-    """None, or the first line of what is shown that is not there."""
+    """None, or the first line that is shown and not printed."""
     at = 0
     lines = now.splitlines()
     skipping = False

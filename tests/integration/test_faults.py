@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Every driver call that an offload and a restore make fails, and kills its process, once each.
 
-Three processes that share memory in every shape (`Job`). First the calls are counted that the control
+Three processes share memory in every shape (`Job`). First the test counts the calls that the control
 library makes in each process; each is a fault point. Then, for each, a transaction meets the fault
-(tests/softcuda/fault.h), and what DESIGN.md promises is checked: nobody who lives has lost a byte, an
+(tests/softcuda/fault.h), and the promises are checked: no surviving process has lost a byte, an
 address, an access or a reference; what is away comes back; errors name the process and what to do.
 """
 
@@ -208,7 +208,7 @@ class Job:
                 not any(all(words in rest for words in group) for rest in lost)]
 
     def check_survivors(self, dead, said):
-        """All of theirs is there; what the dead one had shared is, or its loss was named."""
+        """All of theirs is there; what the dead one had shared is there, too, or its loss was reported."""
         ranges, own, lost = self.part(self.before, dead)
         left = [i for i in range(3) if i != dead]
         came(lambda: not self.extra(self.shape(left), own, lost), 1)  # a device that is waited for takes memory
@@ -570,7 +570,7 @@ def test_every_call_fails_for_mappings_of_our_own():
 
 @case(long=True)
 def test_exact_after_a_restore():
-    """As the driver tells it: references, aliases, access lists, imports, descriptors, bytes."""
+    """As the driver has it: references, aliases, access lists, imports, descriptors, bytes."""
     with job(Matrix, "1G") as the:
         for _ in range(2):
             the.refill()
@@ -656,7 +656,7 @@ def test_no_answer():
 # No room
 
 def hog_of(session, device, free):
-    """Fills a device but for so many bytes."""
+    """Fills a device, except for that many bytes."""
     hog = session.driver(control=False, device=device)
     hog("alloc", hog("info", device)[0] - free)
     return hog
@@ -707,7 +707,7 @@ def test_device_is_filled_for_several():
 
 @case()
 def test_out_of_memory_at_create():
-    """Somebody was faster: once is tried again, for good is told, and a later restore works."""
+    """Somebody else took the room: once, it is tried again; for good, it is reported, and a later restore works."""
     with job() as the:
         the.round_trip()
         for i, rank in enumerate(the.ranks):
@@ -728,7 +728,7 @@ def test_out_of_memory_at_create():
 
 @case(long=True)
 def test_device_is_filled_during_the_restore():
-    """There was room when it was asked, and there is none when it is made."""
+    """There was room when the driver was asked, and there is none when the memory is made."""
     with job() as the:
         the.round_trip()
         the.done("offload")
@@ -797,7 +797,7 @@ def test_calls_for_each_buffer():
 
 @case()
 def test_errors_have_names():
-    """A driver that is at its end has no names for errors, and the process is ending."""
+    """A driver that is shutting down has no names for errors, and the process is ending."""
     ending, unnamed = 4, 12345
     with Session() as session:
         faults.folder(session)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""What a new user types: `lien replay --software`, the lines of the README and those that the demo prints, as they are.
+"""What a new user types: `lien replay --software`, and the lines of the README and the demo, unchanged.
 
 See lien_test.py for what it needs.
 """
@@ -23,7 +23,7 @@ GOLDEN_GIB = 15  # of memory, for the recorded job and its offload
 
 
 def start_agent(session):
-    """One that nobody has told where the software driver is."""
+    """An agent that does not know where the software driver is."""
     session.agent = session.spawn([LIEN, "agent", "--no-prepare"], **PLAIN)
     wait_for("the agent is ready", lambda: " ready: " in session.agent.said())
 

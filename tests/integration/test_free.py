@@ -90,7 +90,7 @@ def test_each_gpu():
 
 @case()
 def test_what_is_shared():
-    """Moves in all processes that share it; not selected, it stays where it is, as long as that is enough."""
+    """It moves in all processes that share it; if one is not selected, it stays, as long as the rest is enough."""
     with Session() as session:
         session.start_agent()
         job = start_pairs(session, PAIRS)
@@ -113,7 +113,7 @@ def test_what_is_shared():
 
 @case()
 def test_job_that_changes_meanwhile():
-    """It is planned again when the job is at rest, and then takes nobody else in."""
+    """The offload is planned again when the job is at rest, and then takes in no other process."""
     with Session() as session:
         session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = session.path("busy")
         session.start_agent()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Offloads of a job that never pauses and knows nothing of lien (prog_train.c): it is brought to rest
-by holding its threads at NCCL's calls, those that are behind let in until all ranks are level."""
+by holding its threads at NCCL's calls, and letting in those that are behind until all ranks are level."""
 
 import contextlib
 import json
@@ -52,8 +52,8 @@ def stands(job, why):
 
 
 def all_held(session, job):
-    """Each rank has come to a call that waits for its memory, and its other thread, too, or to what waits for that.
-    Until then it computes on."""
+    """Each rank, and its other thread, has come to a call that waits for its memory, or for one that does. Until then
+    it computes on."""
     wait_for("each rank is held", lambda: {
         thread["pid"] for thread in session.ask("status")["held"]} >= set(job.pids))
 
@@ -65,7 +65,7 @@ def all_held(session, job):
 
 
 def held(session, job):
-    """What is said of its threads that are held: {(call, on_use)}"""
+    """What the agent says of its held threads: {(call, on_use)}"""
     return {(thread["call"], thread["on_use"]) for thread in session.ask("status")["held"]
             if thread["pid"] in job.pids}
 
@@ -129,7 +129,7 @@ def test_two_threads_that_nobody_has_counted():
 
 @case()
 def test_use_while_away():
-    """It waits, all of it, and goes on after the restore."""
+    """Every use waits, and goes on after the restore."""
     with training() as (session, job):
         equal(held(session, job), set(), "held before")
         session.ask("offload", "--retry", "20000")
@@ -263,7 +263,7 @@ def held_until_restored(session, driver, command, call):
 
 @case()
 def test_handles_while_away():
-    """What passes a handle waits before it is looked up: another one means the memory afterwards."""
+    """A call that passes a handle waits before that is looked up: afterwards another one means the memory."""
     with Session() as session:
         session.start_agent()
         driver = shapes(session, control=True)
@@ -349,7 +349,7 @@ def test_other_memory_is_registered_while_some_is_away():
 
 @case()
 def test_memory_that_nccl_has_handed_out():
-    """Of ncclMemAlloc(): the application works on it by itself, and waits where it comes to that."""
+    """The application works on ncclMemAlloc() memory by itself, and waits where it does."""
     with Session() as session:
         session.start_agent()
         rank = Rank(session, allocate=4 * MIB, control=True)
@@ -372,7 +372,7 @@ def test_memory_that_nccl_has_handed_out():
 
 @case()
 def test_memory_that_kernels_use_without_nccl():
-    """Of a rank with an ncclDevComm: the default offload holds more than NCCL's calls."""
+    """In a rank with an ncclDevComm, the default offload holds more than NCCL's calls."""
     with Session() as session:
         session.start_agent()
         rank = Rank(session, allocate=4 * MIB, control=True)
@@ -394,7 +394,7 @@ def asked(session):
 
 @case(long=True)
 def test_request_during_the_agents_own_restore():
-    """It is handled after that; one that meets what another client asked for is refused."""
+    """It is handled after that restore; during another client's transaction it is refused."""
     with Session(devices=1, memory="256M") as session:
         faults.folder(session)
         session.start_agent()
@@ -440,7 +440,7 @@ def test_request_during_the_agents_own_restore():
 
 @case()
 def test_signal_blocked():
-    """What cannot be held back is named, and nothing is touched."""
+    """A thread that cannot be held back is named, and nothing is touched."""
     with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
         said = session.refused("offload", "--timeout", "1500", text="blocks the signal")
         # Noticed before the job is at rest; or, where its threads were between two calls, before the first unmap.
@@ -455,7 +455,7 @@ def test_signal_blocked():
 
 @case(long=True)
 def test_pid_namespace():
-    """Threads have other numbers there, by which they are let in."""
+    """Threads have other numbers there, and are let in by those."""
     with contextlib.ExitStack() as stack:
         first = subprocess.Popen(["unshare", "-p", "-f", "--kill-child", "sleep", "600"])
         stack.callback(first.wait)
@@ -473,7 +473,7 @@ def test_pid_namespace():
 
 @case()
 def test_agent_dies():
-    """Shut while something is away, whoever looks after it; open when nothing is."""
+    """The gate stays shut while something is away, with or without an agent, and opens when nothing is."""
     with training() as (session, job):
         session.ask("offload", "--retry", "20000")
         all_held(session, job)
@@ -488,7 +488,7 @@ def test_agent_dies():
 
 @case(long=True)
 def test_agent_dies_while_the_job_is_brought_to_rest():
-    """The job is let go on without one: it would wait for nobody."""
+    """The job goes on without an agent, instead of waiting for nobody."""
     with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
         client = session.spawn([LIEN, "offload", "--timeout", "60000"])
         wait_for("it is being brought to rest", lambda: held(session, job))
@@ -547,8 +547,8 @@ def decided():
 
 @case(long=True)
 def test_every_function_of_the_driver():
-    """While all memory is away each is held, but for those of which it is known that they do no harm; and
-    so is a function that no table knows."""
+    """While all memory is away each is held, except those known to be harmless; so is a function that no table
+    knows."""
     own = subprocess.run(["nm", "-D", os.path.join(os.environ.get("SOFTCUDA") or "build/softcuda",
                                                    "libcuda.so.1")],
                          stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -624,7 +624,7 @@ def test_whatever_a_program_does_with_signals():
 
 @case()
 def test_held_while_it_loads_a_library():
-    """A library's constructor waits for memory that is away: nobody but it can use the loader then."""
+    """A library's constructor waits for memory that is away: nobody else can use the loader then."""
     with gated() as (session, job):
         session.ask("offload", "--owner", "all")
         job.process.send("load " + session.compile("libsets.so", "sets_at_load.c", "-shared", "-fPIC"))
@@ -639,8 +639,8 @@ def test_held_while_it_loads_a_library():
 
 @case()
 def test_held_by_what_is_not_followed():
-    """A logical endpoint keeps memory that is bound to it, and lien does not know which that is; nor what functions
-    do that are newer than lien."""
+    """A logical endpoint keeps memory that is bound to it, and lien does not know which; nor what functions newer than
+    lien do."""
     with Session() as session:
         session.start_agent("--library", NEXT_CUDA)
         jobs = {name: Gated(session) for name in (
@@ -708,7 +708,7 @@ def closes_its_sockets(session, job, phase, op):
 
 @case()
 def test_sockets_are_closed_while_all_threads_are_held():
-    """None of them makes a call that would start another control thread: they must not wait for ever."""
+    """None of them makes a call that would start another control thread: they must not wait forever."""
     with Session() as session:
         session.start_agent("--library", NEXT_CUDA)
         job = Gated(session)
@@ -748,7 +748,7 @@ def test_more_threads_than_can_be_followed():
 
 @case()
 def test_nccl_at_work_in_the_background():
-    """A communicator that is being made is no communicator at rest, though no call is under way."""
+    """A communicator that is being made is not at rest, although no call is under way."""
     with Session() as session:
         session.start_agent("--library", SYNC)
         ranks = [session.spawn([LIEN, "run", "--", program("prog_background"), SYNC, number])
@@ -804,7 +804,7 @@ def test_collectives_launched_in_the_background():
 
 @case()
 def test_held_while_more_is_offloaded():
-    """A second offload does not let threads in that wait for what the first one took, though devices are busy."""
+    """A second offload does not let in threads that wait for what the first one took, although devices are busy."""
     with Session(memory="256M", LIEN_PLAIN="0") as session:
         busy = session.path("busy")
         session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = busy

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Gates that share the probes of a file: on kernels that cannot bind probes to a process, by one link for many
-places (6.6 to 6.9) or one for each (before 6.6), and on others those of a job that has the node to itself. The
-BPF program tells whose call it is.
+places (6.6 to 6.9) or one for each (before 6.6), and on others those of a job that has the node to itself. The BPF
+program decides whose call it is.
 
 See lien_test.py for what it needs. The kernel takes 0.1 s to remove each single probe.
 """
@@ -79,7 +79,7 @@ def taken_over(session, option, job, other):
 
 
 def beside(session):
-    """A gate for NCCL's memory alone lets a call pass that another gate, at the same probes, holds."""
+    """A gate for NCCL's memory alone passes a call that another gate, at the same probes, holds."""
     rank = Rank(session, allocate=4 * MIB, control=True)
     comm = rank.made("init-rank", 1, 0, unique_id(5))
     driver = session.driver()
@@ -137,7 +137,7 @@ def essential(option):
 
 @case()
 def test_job_alone_on_its_node():
-    """Its ranks share links, for nobody else pays for them; beside another process each has its own."""
+    """Its ranks share links, because nobody else pays for them; beside another process each has its own."""
     with Session(memory="512M") as session:
         session.start_agent("--library", SYNC)
         job = Train(session, 2)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """The recording of a real job (tests/data) is replayed once. An agent that has watched it from the
-beginning counts its memory, draws it, compares it with the driver, and moves it; then one that has seen
-nothing adopts it, and knows and moves the same. Every byte is real, the GPUs are not.
+beginning counts its memory, draws it, compares it with the driver, and moves it; then an agent that has
+seen nothing adopts the job, and knows and moves the same. Every byte is real, the GPUs are not.
 
 See lien_test.py for what it needs.
 """
@@ -130,7 +130,7 @@ def known_of(graph):
 
 
 def sums_of(mem):
-    """By process and kind; whose library it is cannot be known."""
+    """By process and kind; the library that owns it cannot be known."""
     sums = collections.Counter()
     for row in (row for row in mem["rows"] if row["owner"] != ARENA):
         for what in ("allocations", "mappings", "bytes", "offload_frees"):

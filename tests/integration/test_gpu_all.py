@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""What tests/gpu/all.sh keeps of its runs, over a list of runs that need no GPU. Prints a line per case, and
+"""What tests/gpu/all.sh keeps of its runs, tried with runs that need no GPU. Prints a line per case, and
 "N passed, N failed" at the end."""
 
 import json
@@ -138,7 +138,7 @@ def test_parts_that_this_machine_cannot_run():
 
 @case(long=True)
 def test_a_run_that_does_not_end():
-    """Is ended, and tried once more; the file says so."""
+    """It is ended, and tried once more; the file says so."""
     every = All()
     runs = [every.entry("stuck", "slow")]
     equal(every.call(runs, minutes=0.22), {"stuck": "cut"}, "the first time")
@@ -151,7 +151,7 @@ def test_a_run_that_does_not_end():
 
 @case(long=True)
 def test_the_call_is_ended():
-    """By the machine's limit: what it had found is in the file, and the run that was under way is begun anew."""
+    """By the machine's limit: the file has what was found, and the run that was under way is begun anew."""
     every = All()
     runs = [every.entry("good", "a"), every.entry("stuck", "slow")]
     process = Process(every.argv(runs), dict(os.environ, RAN=every.ran))
@@ -184,7 +184,7 @@ def test_refused():
 
 @case(long=True)
 def test_the_real_list():
-    """Each program is there, or said to be missing; and it has the options that it is given."""
+    """Each program exists, or is listed as missing; and it has the options that it is given."""
     began = time.monotonic()
     outcome = run([SCRIPT, "--list"], 30)
     lines = dict(line.split(": ", 1) for line in outcome.out.splitlines())

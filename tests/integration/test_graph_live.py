@@ -31,7 +31,7 @@ def test_picture_of_the_dead():
 
 @case()
 def test_pictures_leave_out_the_arena():
-    """What lien itself pins is none of the job's memory."""
+    """What lien itself pins is not the job's memory."""
     with Session() as session:
         session.start_agent()
         driver = session.driver()

@@ -36,7 +36,7 @@ def draw(context, reply):
 
 
 def steady(picture):
-    """Without what two runs may differ in: host and time."""
+    """Without what may differ between two runs: host and time."""
     picture, count = re.subn(r">GPU memory on [^<]*<", ">GPU memory on host<", picture)
     assert count == 1, "%d titles" % count
     picture, count = re.subn(r">\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0000<",
@@ -294,7 +294,7 @@ def without_unknown(value):
 
 
 def case_future(context):
-    """members and kinds that are not known yet change nothing"""
+    """unknown members and kinds change nothing"""
     reply = graph_jobs.eight_ranks_uneven()
     plain = draw(context, reply)
     for list_name in ("processes", "allocations", "communicators"):

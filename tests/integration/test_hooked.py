@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Libraries that hook the driver's functions, dlsym() among them, as quotas do: under `lien run` they hold as
-natively, whether they come before the control library or behind it, and the memory can be moved."""
+"""Libraries that hook the driver's functions and dlsym(), as quotas do: under `lien run` their limits hold as
+they do natively, before the control library or behind it, and the memory can be moved."""
 
 import os
 import sys
@@ -69,7 +69,7 @@ def granted(job, kinds=("plain", "async", "create", "plain")):
 
 
 def reaches(library, way):
-    """Without the control library, too, its functions have no names that a linker finds."""
+    """Even without the control library, its functions have no names that a linker finds."""
     return (library, way) != ("hides", "linked")
 
 

@@ -23,7 +23,7 @@ ARENA = 64 << 20
 
 @case()
 def test_leaves_nothing_else():
-    """The library is there, and apart from it the process is as before."""
+    """The library is there, and the process is otherwise unchanged."""
     with Session() as session:
         process = session.waits("poll", "futex", "nanosleep")
         before = settled(process.pid)
@@ -50,7 +50,7 @@ def test_leaves_nothing_else():
 
 @case()
 def test_named():
-    """For the loader it has its own name, not that of a descriptor which means another file."""
+    """The loader knows it by its own name, not by a descriptor that will mean another file."""
     with Session() as session:
         process = session.python("""
 import ctypes, sys
@@ -94,7 +94,7 @@ def test_waits():
 
 @case()
 def test_rest_of_a_wait():
-    """What has been waited is not waited once more."""
+    """The time already waited is not waited again."""
     kinds = ["nanosleep", "clock", "poll", "ppoll", "select", "futex", "cond"]
     with Session() as session:
         processes = [session.waits(kind, WAIT_MS="4000", LATE_MS="2500") for kind in kinds]
@@ -235,7 +235,8 @@ def any_blocked(pid):
 
 @case()
 def test_in_handler():
-    """Not in a signal handler, that may have come in the middle of malloc(): it waits for that."""
+    """It does not inject into a signal handler, which may have come in the middle of malloc(), but waits for its
+    end."""
     with Session() as session:
         for _ in range(4):
             process = session.waits("in-handler")
@@ -272,7 +273,7 @@ def test_killed_at_each_call():
 
 @case()
 def test_stopped_while_borrowed():
-    """SIGSTOP to a process whose one thread is borrowed: it is stopped then, and not before."""
+    """SIGSTOP to a process whose one thread is borrowed: it stops after that, not before."""
     with Session() as session:
         killer = session.compile("libkiller.so", "killer.c", "-shared", "-fPIC")
         processes = {number: session.waits() for number in range(4, 50, 5)}
@@ -373,7 +374,7 @@ def test_ends_meanwhile():
 
 @case()
 def test_busy_loader():
-    """Somebody has the loader's lock for long: nobody else waits, and the library comes later."""
+    """A thread keeps the loader's lock for long: nobody else waits, and the library comes later."""
     with Session() as session:
         slow = session.compile("libslow.so", "slow_load.c", "-shared", "-fPIC")
         process = session.waits("slow-load", "poll", SLOW_LIBRARY=slow)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""What is not injected into: one line says why, and the process is as it was."""
+"""Processes that are not injected into: one line says why, and the process is as it was."""
 
 import ctypes
 import errno
@@ -66,7 +66,7 @@ def test_zombie():
 
 @case()
 def test_32_bit():
-    """An ELF file of 32 bits, made by hand: pause() for ever."""
+    """An ELF file of 32 bits, made by hand, that pauses forever."""
     code = b"\xb8\x1d\0\0\0\xcd\x80\xeb\xf7"
     base, size = 0x8048000, 52 + 32
     elf = struct.pack("<16sHHIIIIIHHHHHH", b"\x7fELF\1\1\1", 2, 3, 1, base + size, 52, 0, 0, 52, 32,
@@ -95,7 +95,7 @@ def test_static():
 
 @case()
 def test_musl():
-    """A loader that calls itself musl's will do."""
+    """A loader that calls itself musl's is enough."""
     with Session() as session:
         loader = session.path("ld-musl-x86_64.so.1")
         with open("/lib64/ld-linux-x86-64.so.2", "rb") as file, open(loader, "wb") as copy:
@@ -107,7 +107,7 @@ def test_musl():
 
 @case()
 def test_old_glibc():
-    """This one, but it says that it is 2.30."""
+    """This machine's, which claims to be 2.30."""
     with Session() as session:
         program = session.waits("poll")
         path = next(entry[5] for entry in maps(program.pid)

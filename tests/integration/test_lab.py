@@ -60,7 +60,7 @@ def test_a_rank_is_behind():
 
 @case(long=True)
 def test_a_link_is_cut():
-    """Traffic waits, and nothing of it is lost."""
+    """Traffic waits, and none of it is lost."""
     with Lab(2) as lab:
         job = LabTrain(lab, 1, control=False)
         for _ in range(2):
@@ -125,7 +125,7 @@ def test_ssh():
 
 @case(long=True)
 def test_slurm():
-    """A job of two ranks on each of three nodes that srun has started trains without a pause."""
+    """A job that srun has started, with two ranks on each of three nodes, trains without a pause."""
     with Lab(3) as lab, slurm_training(lab) as (number, _):
         for node in lab:
             equal(len(node.ask("ps")["processes"]), 2, "processes of %s" % node.name)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Restores in parts (lien restore --lazy, --on-use restore): a communicator is used before the rest is back.
 
-The order is asserted, and no time: copies of a rank are held back until the test lets them go.
+It asserts the order, never a time: copies of a rank are held back until the test lets them go.
 See lien_test.py for what it needs. Prints a line per case, and "N passed, N failed" at the end.
 """
 
@@ -88,7 +88,7 @@ class Job:
 
 @case(long=True)
 def test_used_before_the_rest():
-    """A collective on one communicator runs while the copies of the others are going; those wait."""
+    """A collective on one communicator runs while the others' copies are under way; those wait."""
     with Session() as session:
         job = Job(session)
         copies = job.copies()
@@ -193,7 +193,7 @@ def test_on_use():
 
 @case()
 def test_chosen():
-    """Of chosen communicators alone; from Python, too."""
+    """Only of chosen communicators; from Python, too."""
     with Session() as session:
         job = Job(session)
         session.ask("offload")
@@ -273,7 +273,7 @@ def test_where_communicators_cannot_be_told_apart():
 
 @case()
 def test_failures():
-    """In any part, of any call: what is left comes at once, or stays for the next restore."""
+    """Any call fails in any part: what is left comes back at once, or stays for the next restore."""
     with Session() as session:
         job = Job(session)
         copies = job.copies()
@@ -373,7 +373,7 @@ def test_a_rank_dies_in_the_first_part():
 
 @case(long=True)
 def test_at_random():
-    """Whatever fails, at whatever moment, whoever waits: all of it comes back, and no value is wrong."""
+    """Whatever fails, at any moment, whoever waits: all memory comes back, and no value is wrong."""
     dice = random.Random(SEED)
     functions = [COPY, "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle",
                  "cuMemImportFromShareableHandle", "cuStreamSynchronize", ""]

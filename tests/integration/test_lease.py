@@ -143,7 +143,7 @@ def test_agent_killed_before_the_unmap():
 
 @case()
 def test_restore_long_after_the_next_agent():
-    """It is there at once, and is asked for a restore when the lease is long over."""
+    """That agent starts at once, and is asked for a restore long after the lease has ended."""
     with one_way(importers=2) as (session, job):
         with held_at(session, job.importer, "unmap"):
             job.begin_to_write(0x31)
@@ -161,7 +161,7 @@ def test_restore_long_after_the_next_agent():
 
 @case()
 def test_stranger_that_has_not_been_heard():
-    """It cannot hold what this agent moves: nothing is lent for its sake."""
+    """It cannot hold what this agent moves, so nothing is lent on its account."""
     with one_way() as (session, job):
         stranger = session.driver(device=0)
         stranger("make", SIZE, 0)
@@ -180,7 +180,7 @@ def test_stranger_that_has_not_been_heard():
 
 
 def stopped(phase, value):
-    """It goes on where it was, and finds that the job did as well."""
+    """The agent goes on where it was, and finds that the job did as well."""
     with one_way() as (session, job):
         with held_at(session, job.owner if phase == "save" else job.importer, phase) as client:
             job.begin_to_write(value)
@@ -218,7 +218,7 @@ def free_and_use_again(job, value):
 
 @case(long=True)
 def test_owner_frees_what_it_lent():
-    """The importer gets the memory that was shared, and nothing that lies at its address since."""
+    """The importer gets the memory that was shared, not what lies at its address since."""
     with one_way(importers=2) as (session, job):
         with held_at(session, job.importer, "unmap"):
             job.begin_to_write(0x51)
@@ -306,7 +306,7 @@ def test_each_call_fails_when_lent_memory_is_brought_back():
 
 @case(long=True)
 def test_each_call_kills_when_lent_memory_is_brought_back():
-    """The other one runs on, and what it has lost is named."""
+    """The other process runs on, and what it has lost is named."""
     points = [(0, nth) for nth in (1, 2)] + [(1, nth) for nth in (1, 2, 3)]
     with Session() as session:
         faults.folder(session)
@@ -360,7 +360,7 @@ def test_undo_that_outlasts_the_lease():
 
 @case(long=True)
 def test_undo_without_an_agent():
-    """It is killed in the undo, whose rest is done by a restore after the lease."""
+    """It is killed in the undo; a restore after the lease does the rest."""
     with one_way() as (session, job):
         owner = Faults(session, job.owner.inner_pid)
         owner.arm(FAIL, times=0, function="cuMemUnmap")
@@ -509,7 +509,7 @@ def test_owner_dies_in_the_undo_of_the_second_offload():
 
 @case()
 def test_one_owner_is_dead_and_one_cannot_export():
-    """The dead one's memory is given up, whatever else is missing; the other's is not."""
+    """The dead owner's memory is given up, whatever else is missing; the other's is not."""
     with Session() as session:
         faults.folder(session)
         session.start_agent()

@@ -56,7 +56,7 @@ def phase(session):
 
 
 def offload_while_behind(session, ranks, *options):
-    """The offload's result: rank 1 begins nothing before it is under way, and then more than it must."""
+    """The offload's result: rank 1 begins nothing until it is under way, and then more than it must."""
     ranks[0].send("step %d" % AHEAD)
     equal(ranks[0].line(20), "stepped", "rank 0")
     offload = session.spawn([LIEN, "offload", "--json", "--timeout", "30000", *options])
@@ -79,13 +79,13 @@ def go_on(session, ranks):
 
 
 def begun(session):
-    """Collectives of each rank, with one that is held."""
+    """Collectives of each rank, including one that is held."""
     return [comm["calls"].get("ncclAllReduce", 0) for comm in session.ask("comms")["communicators"]]
 
 
 @case()
 def test_at_full_speed():
-    """Of some 120 calls in which it might be held, it is let into a few, one at a time."""
+    """Of about 120 calls in which it might be held, it is let into a few, one at a time."""
     with watched() as (session, ranks):
         total = 0
         for _ in range(3):
@@ -117,8 +117,8 @@ def attached(session):
 
 @case()
 def test_late_and_not_counted():
-    """Attached to, nobody knows who is behind: a rank that comes when all is held already goes on to its
-    collectives at full speed all the same, not one memset at a time."""
+    """In an attached job nobody knows who is behind: a rank that comes when all is already held still goes on to its
+    collectives at full speed, not one memset at a time."""
     with Session(devices=2, memory="64M") as session:
         ranks = attached(session)
         ranks[0].send("step %d" % LATE)
@@ -140,8 +140,8 @@ def test_late_and_not_counted():
 
 @case()
 def test_a_refused_call():
-    """What NCCL refuses has been counted, and no other rank makes that call: all counts of the rank are one too
-    high, and its peer is let in one call too far each time."""
+    """A call that NCCL refuses is counted, and no other rank makes it: all counts of the rank are one too high, and its
+    peer is let in one call too far each time."""
     with watched() as (session, ranks):
         one_is_refused(ranks)
         for rank in ranks:
@@ -181,7 +181,7 @@ def test_a_refused_call_and_nobody_waits():
 @case(long=True)
 def test_a_refused_call_of_each():
     """By their counts both ranks are level, and each waits for a thread of the other's that is held. An offload may fail.
-    The job goes on: nobody who is to launch is kept from it because a device has been asked."""
+    The job goes on: asking a device keeps nobody from launching."""
     with Session(devices=2) as session:
         start(session)
         ranks = ranks_of(session, comms=2)
@@ -200,7 +200,7 @@ def test_a_refused_call_of_each():
 
 @case(long=True)
 def test_groups_while_the_gate_is_made():
-    """A group whose end had no probe yet when its beginning had one is not open for ever."""
+    """A group whose end had no probe yet when its beginning had one is not open forever."""
     with watched() as (session, ranks):
         for rank in ranks:
             rank.send("groups 4000")
@@ -212,7 +212,7 @@ def test_groups_while_the_gate_is_made():
 
 @case()
 def test_signal_that_comes_late():
-    """A thread that an earlier gate has signalled waits for the one of now, which has not seen it. It is
+    """A thread that an earlier gate has signalled waits for the present one, which has not seen it. It is
     let in: the other rank waits for it. (Here we are the earlier gate.)"""
     with watched() as (session, ranks):
         ranks[0].send("meet")

@@ -92,7 +92,7 @@ def test_aliases_references_and_released_handles():
 
 @case()
 def test_calls_that_are_bound_after_the_offload():
-    """The linker looks a function up when it is first called, here not before memory has gone."""
+    """The linker looks a function up when it is first called, here only after memory has gone."""
     with Session() as session:
         session.start_agent()
         driver = shapes(session, control=True)
@@ -260,7 +260,7 @@ def test_why_there_is_nothing_to_do():
 
 @case()
 def test_what_is_left():
-    """All that the GPUs still have of the processes that moved is named, also what was not asked for."""
+    """All that the GPUs still have of the processes that moved is named, even what was not asked for."""
     with Session() as session:
         session.start_agent()
         job, other = start_pairs(session, PAIRS), session.driver()
@@ -302,7 +302,7 @@ def test_what_came_free_of_each():
 
 @case()
 def test_job_changes_between_offload_and_restore():
-    """Calls of the program while its memory is away are the program's fault, and harm no other."""
+    """A program's calls while its memory is away are its own fault, and harm no other program."""
     with Session() as session:
         session.start_agent()
         driver, other = session.driver(), session.driver()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Memory that a process has by a handle alone, by several, or not so that all of it can be copied: the
-control library maps it for as long as it moves. See lien_test.py for what this needs.
+"""Memory that a process has by a handle alone, by several, or without a mapping that can copy all of it:
+the control library maps it while it is moved. See lien_test.py for what this needs.
 """
 
 import os
@@ -164,7 +164,7 @@ def test_handles_of_several_processes():
 
 @case()
 def test_another_agent_restores():
-    """It knows nothing of the first one's but what the processes tell it."""
+    """It knows nothing of what the first one did but what the processes tell it."""
     with Session() as session:
         for journal in ((), ("--no-journal",)):
             session.start_agent(*journal)
@@ -298,7 +298,7 @@ def test_multicast_stays_together():
 
 @case()
 def test_multicast_comes_back_together():
-    """Who asks for a part gets the team; and nobody touches the object meanwhile."""
+    """A request for a part brings back the team; nobody touches the object meanwhile."""
     with Session() as session:
         session.start_agent()
         members = team(session)
@@ -342,7 +342,8 @@ def test_fabric_handles():
 
 
 def limit_files(pid, free, hard=None):
-    """The process can open so many descriptors more; hard: it cannot raise that itself. Returns the limits of before."""
+    """The process can open that many more descriptors; hard: it cannot raise that itself. Returns the earlier
+    limits."""
     used = {int(fd) for fd in os.listdir("/proc/%d/fd" % pid)}
     unused = [fd for fd in range(len(used) + free + 1) if fd not in used]
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -352,7 +353,7 @@ def limit_files(pid, free, hard=None):
 
 @case()
 def test_importer_without_descriptors():
-    """What is shared comes back though the program has no descriptor left; where its limit is hard, the restore says
+    """Shared memory comes back although the program has no descriptor left; where its limit is hard, the restore says
     so."""
     with Session() as session:
         session.start_agent()

@@ -45,7 +45,7 @@ def test_record_and_replay():
 
 @case(long=True)
 def test_record_from_the_middle():
-    """The state of then, and what comes after, replayed."""
+    """The state at that time, and what comes after it, are replayed."""
     with Session(memory="2G") as session:
         session.start_agent()
         job = session.spawn([program("prog_churn"), 4, 6000, "hints", "simple"])
@@ -72,7 +72,7 @@ def test_record_from_the_middle():
 
 
 def snapshot_replayed(session, *drivers):
-    """What a recording has that begins and ends now, by replaying it."""
+    """What a recording that begins and ends now has, by replaying it."""
     path = session.path("now.lien")
     outcome = session.lien("record", path, "--seconds", 1)
     check(outcome.code == 0, outcome)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""What an offload refuses or leaves behind, and why it says so.
+"""What an offload refuses or leaves behind, and the reason that it gives.
 
 See lien_test.py for what else this needs.
 """
@@ -118,7 +118,7 @@ def take(pid, fd):
 
 @case()
 def test_exports_that_were_closed():
-    """Nobody imports them any more, whether somebody has or not. One that is in a socket may be imported yet."""
+    """Nobody can import them any more, whether or not somebody has. One that is in a socket may still be imported."""
     with Session() as session:
         session.start_agent()
         owner, other, late = [session.driver() for _ in range(3)]
@@ -161,7 +161,7 @@ def test_exports_that_were_closed():
 
 @case()
 def test_memory_that_does_not_come_free():
-    """The driver's own figures tell of a holder whom nothing else shows."""
+    """The driver's own figures reveal a holder that nothing else shows."""
     with Session() as session:
         session.start_agent()
         jobs = [session.driver(), session.driver(device=1)]
@@ -258,7 +258,7 @@ def test_what_keeps_the_old_memory_stays():
 
 @case()
 def test_pinned_by_other_libraries():
-    """libmlx5 and GDRCopy have memory pinned as libibverbs has, until they let go of it."""
+    """libmlx5 and GDRCopy keep memory pinned, as libibverbs does, until they let go of it."""
     with Session() as session:
         session.start_agent()
         driver = shapes(session, init=0, control=True)
@@ -297,7 +297,7 @@ def test_pinned_by_other_libraries():
 
 @case()
 def test_gpudirect_storage():
-    """Who has its driver open may have memory pinned by it, also if libcufile is linked in."""
+    """A process that has its driver open may have memory pinned by it, even if libcufile is linked in."""
     with Session() as session:
         session.start_agent()
         device = session.path("nvidia-fs0")
@@ -316,7 +316,7 @@ def test_gpudirect_storage():
 
 @case()
 def test_open_files_that_cannot_be_read():
-    """Exported memory may still be open somewhere: who cannot find out refuses."""
+    """Exported memory may still be open somewhere: if lien cannot find out, it refuses."""
     with Session() as session:
         session.start_agent()
         driver = session.driver()
@@ -497,7 +497,7 @@ def in_a_debugger(pid):
 
 @case()
 def test_stopped_process():
-    """Whatever needs an answer of it is refused before anything is touched, not after a time limit."""
+    """Whatever needs an answer from it is refused before anything is touched, not after a time limit."""
     with Session() as session:
         session.start_agent()
         driver = session.driver()
@@ -646,7 +646,7 @@ def test_second_agent():
 
 @case(long=True)
 def test_second_agent_with_another_socket():
-    """One per node: the second one refuses, or at least takes nothing from the first one."""
+    """One agent per node: the second one refuses, or at least takes nothing from the first."""
     with Session() as session:
         session.start_agent()
         second = session.spawn([LIEN, "agent", "--no-journal", "--socket",
@@ -730,7 +730,7 @@ def test_interrupted_on_the_way_to_rest():
 
 @case()
 def test_interrupted_while_it_moves():
-    """Ctrl-C puts back what was moved; a second one leaves before that, and the agent ends it. A restore goes
+    """Ctrl-C puts back what was moved; a second one leaves at once, and the agent finishes that. A restore goes
     on in any case."""
     with Session() as session:
         faults.folder(session)
@@ -772,7 +772,7 @@ def test_interrupted_while_it_moves():
 
 @case()
 def test_names_that_nothing_has():
-    """Every command says what there is instead, and ends with 2."""
+    """Every command says what does exist, and exits with 2."""
     with Session() as session:
         session.start_agent()
         driver = session.driver()

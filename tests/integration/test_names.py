@@ -53,7 +53,7 @@ class Job:
         self.session.ask("restore")
 
     def wake(self, way, handle):
-        """Its control thread is begun by a call: there are some until it takes orders."""
+        """A call starts its control thread: calls go on until it takes orders."""
         def is_ready():
             self("unmap", way, self("show", way, SIZE, handle, 0), SIZE)
             return self.session.process(self.pid)["control"] == "ready"
@@ -94,7 +94,7 @@ def separate(job, one, way_of_one, other, way_of_other):
 
 @case(long=True)
 def test_late_libraries():
-    """In whatever way a library that is loaded after a restore gets the functions."""
+    """A library that is loaded after a restore may get the functions in any way."""
     for way in WAYS + ["heap"]:
         with Session() as session:
             session.start_agent()
@@ -272,7 +272,7 @@ def test_retained_late():
 
 @case()
 def test_loaded_while_away():
-    """It gets a handle that is the name of memory that is away. The restore does not touch it."""
+    """It gets a handle that is the name of memory that is away; the restore leaves it alone."""
     with Session() as session:
         session.start_agent()
         job = attached(session, "direct")
@@ -477,7 +477,7 @@ def test_lookups():
 
 @case()
 def test_two_drivers():
-    """A function of another libcuda than the one that is translated is nobody's to replace."""
+    """A function of another libcuda than the translated one is not replaced."""
     with Session() as session:
         folder = session.path("other")
         os.mkdir(folder)

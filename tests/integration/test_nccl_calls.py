@@ -50,7 +50,7 @@ def test_restore_by_communicator():
 
 @case(long=True)
 def test_restore_of_the_rest():
-    """One by one away, one back, and then all that is left."""
+    """They go away one by one; one comes back, and then all that is left."""
     with Session() as session:
         start(session)
         ranks = ranks_of(session, comms=3)
@@ -167,7 +167,7 @@ def test_a_late_rank():
 
 @case()
 def test_groups():
-    """Communicators belong to the id that was set when they were made; ids never act on each other."""
+    """Communicators belong to the id that was set when they were made; ids never affect each other."""
     with Session(memory="2G") as session:
         start(session)
         ranks = ranks_of(session)
@@ -204,7 +204,7 @@ def test_groups():
 
 @case(long=True)
 def test_ranks_of_different_communicators():
-    """As with tensor and data parallelism: none has those of all."""
+    """As with tensor and data parallelism: no rank has the communicators of all."""
     with Session(devices=4, memory="1G") as session:
         start(session)
         ranks = ranks_of(session, 4)
@@ -283,7 +283,7 @@ def test_suspend_arguments():
 
 @case()
 def test_used_while_suspended():
-    """It comes back, and no rank waits for ever."""
+    """It comes back, and no rank waits forever."""
     with Session() as session:
         start(session)
         ranks = ranks_of(session)
@@ -348,7 +348,7 @@ def test_what_is_used_comes_back_alone():
 
 @case(long=True)
 def test_one_group_for_several():
-    """A group that has begun with a communicator whose memory is there waits all the same for one whose is not."""
+    """A group that has begun with a communicator whose memory is there still waits for one whose memory is not."""
     with Session() as session:
         start(session)
         ranks = ranks_of(session, comms=2)
@@ -362,7 +362,7 @@ def test_one_group_for_several():
 
 @case(long=True)
 def test_threads_go_on():
-    """Held before a call on a communicator that is not away in the end, or is back before others."""
+    """They are held before a call on a communicator that does not go away in the end, or is back before others."""
     with Session() as session:
         start(session)
         ranks = ranks_of(session, comms=2)
@@ -427,7 +427,7 @@ def test_memory_that_may_be_anybodys():
 
 @case(long=True)
 def test_made_in_the_background():
-    """The memory is a thread's that NCCL has made for this communicator."""
+    """A thread that NCCL made for this communicator allocated the memory."""
     with Session() as session:
         start(session)
         ranks = ranks_of(session)
@@ -444,7 +444,7 @@ def test_made_in_the_background():
 
 @case(long=True)
 def test_traffic_goes_on():
-    """On one communicator, all the while others are suspended and resumed."""
+    """Traffic on one communicator goes on while others are suspended and resumed."""
     with Session() as session:
         start(session)
         ranks = ranks_of(session, comms=3)
@@ -584,7 +584,7 @@ def test_answers():
 
 @case()
 def test_somebody_elses_answers():
-    """Nobody but root and oneself is believed."""
+    """Only root and the user itself are believed."""
     with Session() as session:
         agent = Answers(session.socket, b'{"ok": true, "result": {}}\n', user=65534)
         rank = Caller(session, 0)

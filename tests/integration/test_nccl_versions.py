@@ -46,7 +46,7 @@ def test_both_versions():
 
 @case(long=True)
 def test_libraries_that_do_not_work():
-    """One that is none, one that is not there, and one whose ranks never meet."""
+    """One that is not a library, one that does not exist, and one whose ranks never meet."""
     with Session(devices=2, memory="1G") as session:
         none = session.path("libnccl.so.2")
         with open(none, "w", encoding="ascii") as file:
@@ -72,7 +72,7 @@ def test_wrong_values():
 
 @case(long=True)
 def test_no_memory():
-    """The reason of the rank is told, and the other one does not keep the script waiting."""
+    """The rank's reason is printed, and the other rank does not keep the script waiting."""
     with Session(devices=2, memory="32M") as session:
         code, _, said = versions(session, *prog(), "--mode", "run", "--cumem", "1", SYNC)
         equal((code, said.splitlines()[-1]), (1, "0 passed, 1 failed"), "end")

@@ -82,7 +82,7 @@ def test_slurm_preset():
 
 @case(long=True)
 def test_one_group():
-    """By a communicator whose ranks are on all nodes, in one answer of all nodes."""
+    """An offload by a communicator whose ranks are on all nodes, in one answer for all nodes."""
     with Lab(2) as lab, training(lab) as job:
         many = Many(lab, job)
         found = many.ask("comms")["communicators"]

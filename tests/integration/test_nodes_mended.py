@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""What `lien offload --nodes` does when a node has failed after the decision: it puts back what the others have
-dropped, and no more than that, or says what to do. And what is done about a result that has not come. The nodes say
-what the test wants (scripted_node.py).
+"""What `lien offload --nodes` does when a node fails after the decision: it puts back what the others have dropped,
+and no more than that, or says what to do. Also what it does about a result that never comes. The nodes say what
+the test wants (scripted_node.py).
 
 Prints a line per case, and "N passed, N failed" at the end.
 """
@@ -46,7 +46,7 @@ def test_those_that_moved_are_put_back():
 
 @case(long=True)
 def test_what_was_selected_is_put_back():
-    """Its agent has not: what the offload was about, and nothing of others."""
+    """Its agent has not said that: what the offload selected is put back, and nothing of others."""
     for args, selection in (
             (["--pid", "a:812", "--pid", "a:813", "--pid", "b:9"], {"pids": [812, 813]}),
             (["--comm", "5ac1d2e0b7f0a133"], {"comms": ["5ac1d2e0b7f0a133"]}),
@@ -83,7 +83,7 @@ def test_a_node_forgets_what_it_has_committed():
 
 @case()
 def test_a_node_fails_after_it_has_committed():
-    """An error is not that nothing was moved."""
+    """An error does not mean that nothing was moved."""
     with ScriptedNodes({"commit": "fails"}, {}) as nodes:
         said = fails(nodes, has="`lien restore` on all nodes puts back what is away")
         check("a: process 7: a device is lost" in said and "runs on" not in said, said)
@@ -91,7 +91,7 @@ def test_a_node_fails_after_it_has_committed():
 
 @case()
 def test_a_result_is_missing():
-    """It is done there, too, and is not left out without a word."""
+    """The offload is done on that node, too, and the result does not leave it out silently."""
     with ScriptedNodes({}, NO_RESULT) as nodes:
         outcome = nodes.lien("offload")
         check(outcome.code == 0 and "offloaded 1.0 MiB of 1 process on 1 node " in outcome.out and

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""What `lien offload --nodes` refuses, and what it puts up with: nodes that cannot be reached or are named twice,
+"""What `lien offload --nodes` refuses, and what it tolerates: nodes that cannot be reached or are named twice,
 launchers that print banners, other versions, users without a right, jobs that end, clocks that differ.
 
 A refusal is one line, and nothing is touched. See lab.py, many.py, and lien_test.py for what it needs. Prints a
@@ -85,7 +85,7 @@ def test_another_version():
 
 @case(long=True)
 def test_nothing_but_banners():
-    """What is there is no lien, and talks without an end."""
+    """The program there is not lien, and prints without end."""
     with two_ranks() as many:
         launch = script(many, "[ $1 = node1 ] || exec cat /dev/zero; exec ON \"$@\"\n")
         refused(many, 1, "node2", "offload", "--nodes", many.lab.names, *launch)
@@ -118,7 +118,7 @@ def as_user(uid):
 
 @case(long=True)
 def test_a_users_job():
-    """Who may start a process on the nodes as its user moves it, and nobody else but root."""
+    """Only root and those who may start a process on the nodes as its user can move it."""
     with Lab(2) as lab:
         for node in lab:
             node.start_agent("--library", LIBRARY)

@@ -43,7 +43,7 @@ def test_log():
 
 @case()
 def test_log_of_the_journal():
-    """<N> of syslog under journald alone; that is: if stderr is the stream that JOURNAL_STREAM names"""
+    """syslog's <N> only under journald, that is, if stderr is the stream that JOURNAL_STREAM names"""
     with Session() as session:
         session.start_agent()
         path = session.path("stderr")
@@ -62,7 +62,7 @@ def test_log_of_the_journal():
 
 @case()
 def test_numbers_of_the_socket():
-    """No more digits than a number needs, in what the agent itself sends, too."""
+    """The agent itself, too, sends no more digits than a number needs."""
     with Session() as session:
         session.start_agent()
         for _ in range(10):
@@ -156,7 +156,7 @@ def test_picture_of_a_recording():
 
 @case()
 def test_what_there_is():
-    """Names that nothing has: exit code 2, what there is, and what was probably meant; --json, too."""
+    """Unknown names: exit code 2, what there is, and what was probably meant; --json, too."""
     with Session() as session:
         session.start_agent()
         driver = session.driver()

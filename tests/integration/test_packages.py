@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """The Debian packages: made by `make deb`, installed, used, upgraded and removed in a root of their own, an
-overlay over this machine's. Nothing of the machine's is changed.
+overlay over this machine's. Nothing on the machine itself changes.
 
 See lien_test.py for what it needs.
 """
@@ -91,7 +91,7 @@ class Root:
         self.enter = ["nsenter", "-t", str(self.init), "-m", "-p", "-r", "-w"]
 
     def files(self):
-        """What differs from the machine's, but directories and what dpkg keeps for itself."""
+        """What differs from the machine's, except directories and what dpkg keeps for itself."""
         for folder, _, names in os.walk(self.upper):
             for name in names:
                 path = os.path.join(folder, name)[len(self.upper):]
@@ -174,7 +174,7 @@ def session_with(init):
 
 @case(long=True)
 def test_what_is_in_them():
-    """Each file where Debian has its like, in one package, with its checksum; and no more of glibc than is
+    """Each file is where Debian has its like, in one package, with its checksum; none needs a newer glibc than
     promised."""
     with open(os.path.join(ROOT, "tests", "check_symbols.sh")) as file:
         floors = re.findall(r'^check "\$\d" (\S+)$', file.read(), re.M)

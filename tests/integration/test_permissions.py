@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Who may see and move what, and what pretends to be another (docs/security.md).
+"""Who may see and move what, and programs that pretend to be something else (docs/security.md).
 
 See lien_test.py for what it needs. Users are numbers that need not be in /etc/passwd.
 """
@@ -252,7 +252,7 @@ def test_nobody_cancels_what_others_do():
 
 @case()
 def test_an_offload_gives_way_to_other_users():
-    """One user's job does not come to rest: that is no reason to keep others from theirs for longer than 2 s."""
+    """One user's job does not come to rest: that delays other users' offloads by 2 s at most."""
     with Shared() as session:
         busy = session.path("busy")
         session.start_agent()
@@ -334,7 +334,7 @@ def test_without_proc():
 
 @case()
 def test_a_stopped_job_keeps_nobody_waiting():
-    """It is named, and others' memory comes and goes meanwhile."""
+    """It is named, and others move their memory meanwhile."""
     with Shared() as session:
         session.start_agent()
         alice, bob = session.of_user(ALICE), session.of_user(BOB)
@@ -449,7 +449,7 @@ def control_of(session, pid):
 
 
 def files_of(pid):
-    """What a process has open, but for what the kernel has of BPF: links come and go by themselves."""
+    """What a process has open, except BPF objects: links come and go by themselves."""
     folder, found = "/proc/%d/fd" % pid, []
     for name in os.listdir(folder):
         try:

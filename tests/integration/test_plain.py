@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Plain memory (cuMemAlloc, cuMemAllocAsync) of processes under `lien run`: it can be moved, and behaves
-as the driver's own."""
+"""Plain memory (cuMemAlloc, cuMemAllocAsync) of processes under `lien run` can be moved, and behaves like the
+driver's own."""
 
 import json
 import os
@@ -143,7 +143,7 @@ def test_all_of_it_moves():
 
 @case()
 def test_who_asked_stays_who_asked():
-    """NCCL's plain memory alone moves by default: none of its chunks holds anybody else's."""
+    """By default only NCCL's plain memory moves: none of its chunks holds anybody else's."""
     with plain_session() as session:
         session.start_agent()
         job = session.driver()
@@ -488,7 +488,7 @@ def test_allocations_beside_a_capture():
 
 @case()
 def test_programs_that_lose_the_variable():
-    """Their memory is the driver's, though `lien run` started the job: the advice is true of them, too."""
+    """Their memory is the driver's, although `lien run` started the job: the advice holds for them, too."""
     with plain_session() as session:
         session.start_agent()
         kept = ["%s=%s" % (name, value) for name, value in session.env().items() if name != "LD_PRELOAD"]
@@ -566,7 +566,7 @@ def test_compute_sanitizer_checks_the_drivers_own():
 
 @case()
 def test_older_names():
-    """What ends a context, and opens a handle, under the name that it had once."""
+    """Functions that end a context, or open a handle, by their older names."""
     with plain_session() as session:
         job, other = (Plain(session, names="older") for _ in range(2))
         block = job("alloc", 4 * MIB)
@@ -587,7 +587,7 @@ def test_older_names():
 
 @case()
 def test_out_of_memory_in_streams():
-    """What was freed in a stream is given to who needs it, when the stream is done with it."""
+    """What was freed in a stream goes to whoever needs it, when the stream is done with it."""
     with plain_session(memory="64M") as session:
         job = Plain(session)
         stream = job("stream")
@@ -683,7 +683,7 @@ def test_freed_in_a_stream_of_another_context():
 
 @case()
 def test_reused_while_another_thread_synchronizes():
-    """It gives the same memory back, which there is not twice."""
+    """It gives back the same memory, which must not be given out twice."""
     with plain_session(memory="64M") as session:
         job = Plain(session)
         equal(job("reuse", job.context, 36 * MIB, 500), 500, "rounds")
@@ -691,7 +691,7 @@ def test_reused_while_another_thread_synchronizes():
 
 @case()
 def test_parked_memory_stays_away():
-    """Who asks how much is free, or synchronizes, gives back what was freed; not what is away, which would begin a
+    """Asking how much is free, or synchronizing, gives back what was freed; not what is away, which would begin a
     restore."""
     with plain_session(strict=False) as session:
         session.start_agent()
@@ -744,7 +744,7 @@ def test_forks_while_it_is_moved():
 
 @case(long=True)
 def test_moved_while_threads_allocate():
-    """Wherever a thread is caught between the driver's calls, nothing is lost."""
+    """Wherever between the driver's calls a thread is caught, nothing is lost."""
     with plain_session(strict=False) as session:
         session.start_agent()
         jobs = [Plain(session), Plain(session, device=1)]

@@ -15,7 +15,7 @@ DRIVER = ("-L", SOFTCUDA, "-Wl,--no-as-needed", "-l:libcuda.so.1")
 
 @case()
 def test_functions_looked_up_early():
-    """Memory of the application's is what they take, describe and share."""
+    """They take, describe and share the application's memory."""
     with Session(LIEN_PLAIN="0") as session:
         library = session.compile("libearly.so", "early.c", INCLUDE, "-shared", "-fPIC", "-ldl")
         program = session.compile("early", "early.c", INCLUDE, "-DPROGRAM", *DRIVER, library)
@@ -27,7 +27,7 @@ def test_functions_looked_up_early():
 
 @case()
 def test_a_constructor_that_waits():
-    """For a thread whose calls of the driver are the first. The driver stays loaded all the same."""
+    """It waits for a thread that makes the first driver calls. The driver still stays loaded."""
     with Session(LIEN_PLAIN="0") as session:
         library = session.compile("libwaits.so", "waits_at_load.c", INCLUDE, "-shared", "-fPIC", "-pthread", *DRIVER)
         others = [shutil.copy(library, session.path("libwaits%d.so" % number)) for number in range(3)]

@@ -17,7 +17,7 @@ FUTEX = 202
 
 
 def answers(job):
-    """The system call in which the thread is that answers who opens the process's handles."""
+    """The system call of the thread that answers whoever opens the process's handles."""
     for tid in os.listdir("/proc/%d/task" % job.pid):
         folder = "/proc/%d/task/%s/" % (job.pid, tid)
         with open(folder + "comm") as comm, open(folder + "syscall") as call:
@@ -88,7 +88,7 @@ def test_ipc_of_a_process_that_closes_its_descriptors():
 
 @case()
 def test_ipc_with_owners_that_do_not_answer():
-    """Who opens their memory waits as long as the owner may answer, and keeps nobody else waiting."""
+    """Whoever opens their memory waits as long as the owner may answer, and keeps nobody else waiting."""
     with plain_session() as session:
         stopped, full, dead, owner, user = (Plain(session) for _ in range(5))
         blocks = {each: each("alloc", 2 * MIB) for each in (stopped, full, dead, owner)}
@@ -241,7 +241,7 @@ def ask_raw(session, request):
 
 @case()
 def test_ipc_connections_that_the_agent_makes():
-    """To sockets of that form alone, in the one namespace that is asked for."""
+    """Only to sockets of that form, in the one namespace that is asked for."""
     with plain_session() as session:
         session.start_agent()
         owner = Plain(session, network=True)
@@ -308,7 +308,7 @@ def test_ipc_strangers_that_stay_silent():
 
 @case()
 def test_ipc_with_a_process_without_lien():
-    """What they exchange are the driver's handles, or it is refused."""
+    """They exchange the driver's handles, or the open is refused."""
     with plain_session() as session:
         ours, without = Plain(session), Plain(session, under_lien=False)
         theirs = without("alloc", 2 * MIB)
@@ -459,7 +459,7 @@ class Jobs:
             equal(job.driver("fork", plain[0]), 3, "what a child may not do")
 
     def exec(self, job):
-        """As if it died, but for its pid."""
+        """As if it died, except that its pid stays."""
         job.driver.becomes(job.device)
         job.blocks, job.opened = [], {}
         self.wake(job)
@@ -471,7 +471,7 @@ class Jobs:
         self.session.ready(job.driver.pid)
 
     def kill(self, job):
-        """Who has its memory open keeps it. Another process takes its place."""
+        """Whoever has its memory open keeps it. Another process takes its place."""
         number = self.jobs.index(job)
         pid = job.driver.pid
         job.driver.end()

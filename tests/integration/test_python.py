@@ -40,7 +40,7 @@ def let_go(session):
 
 
 def under_way(session, clients=1):
-    """The transaction, once so many clients wait for its end and it waits for the job."""
+    """The transaction, once that many clients wait for its end and it waits for the job."""
     def found():
         transaction = session.ask("status")["transaction"]
         return transaction and transaction["phase"] == "drain" and transaction["clients"] == clients and transaction
@@ -214,7 +214,7 @@ def test_a_text_shares_with_no_other():
 
 @case()
 def test_the_result_of_a_job_that_has_ended():
-    """It is not the next job's, which may name its turns alike. Nothing has been moved since, but that is not why
+    """The next job, which may name its turns alike, does not get it. Nothing has been moved since, but that is not why
     the next one has nothing to restore."""
     with Session() as session:
         session.start_agent()
@@ -481,7 +481,7 @@ for i in range(8):
 
 @case(long=True)
 def test_another_users_results():
-    """Users who have no process push out nobody's results."""
+    """Users without a process push out nobody's results."""
     with Shared(fresh=True) as session:
         session.start_agent()
         alice = Job(session, uid=ALICE)

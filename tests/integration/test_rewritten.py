@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Processes that rewrite functions of the driver in their memory, as UCX's memory hooks do: no probe is put
-where their code is not the file's (loader/probes/code.h). See lien_test.py for what this needs.
+where their code differs from the file's (loader/probes/code.h). See lien_test.py for what this needs.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ def watched():
 
 @case()
 def test_before_the_agent():
-    """Nobody is probed who maps that file, until the process has ended; agents come and go."""
+    """No process that maps that file is probed until the process has ended; agents come and go."""
     for size in (5, 13):
         with Session(fresh=True) as session:
             hooked = session.driver(control=False)
@@ -82,7 +82,7 @@ def test_before_the_agent():
 
 @case()
 def test_after_the_agent():
-    """What it allocates from then on is not seen: the process is known not to be known whole."""
+    """What it allocates from then on is not seen: the process is marked incomplete."""
     with watched() as (session, driver):
         driver("make", 2 * MIB, 0)
         check(session.process(driver.pid)["complete"], "it is seen from its first call on")

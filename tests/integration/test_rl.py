@@ -89,7 +89,7 @@ def test_all_variants():
 
 @case(long=True)
 def test_one_gpu():
-    """A trainer and a rollout, one process each, also where there are two."""
+    """A trainer and a rollout, one process each, even where there are two GPUs."""
     with session_for(2) as session:
         ran = Run(session, "--steps", "3", "--gpus", "1", "--variant", "lien", ranks=1).passes("2 passed, 0 failed")
         equal((ran.json["gpus"], list(ran.json["variants"])), (1, ["lien"]), "what ran")
@@ -182,7 +182,7 @@ def test_what_the_agent_says_is_checked():
 
 @case(long=True)
 def test_too_small():
-    """A job that fits is no test of taking turns."""
+    """A job that fits does not test taking turns."""
     with session_for(1) as session:
         Run(session, "--steps", "3", "--variant", "lien", ranks=1, cache=2 * MIB).fails(
             "both need more than a GPU has, lien: .* raise --gib or --cache")
@@ -190,7 +190,7 @@ def test_too_small():
 
 @case(long=True)
 def test_no_time():
-    """Fewer steps, and none of the later variants; what there is is written."""
+    """Fewer steps, and none of the later variants; what was done is written."""
     with session_for(1) as session:
         ran = Run(session, "--steps", "60", "--minutes", "1.4", ranks=1, RL_FAULT="slow")
         check(3 <= len(ran.json["variants"]["lien"]["steps"]) < 60, "steps")

@@ -37,7 +37,7 @@ class Same:
         return lines_of(log) + ([] if code == 0 else ["ended with %d: %s" % (code, job.said()[-600:])])
 
     def differs(self, name, **how):
-        """What is different, as a list of at most one text."""
+        """The difference, as a list of at most one text."""
         try:
             compare(self.native, self.run(**how))
         except Difference as difference:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""What all users share in the kernel: one of them fills what there is room for, and the others do not
+"""What all users share in the kernel: one of them fills all its room, and the others do not
 notice. See lien_test.py for what it needs.
 """
 
@@ -20,7 +20,7 @@ COMMS, EXPORTS = THREADS // 4, THREADS // 2
 
 
 def moves(session, uid, *drivers, owners=1):
-    """All memory of these processes of the user, of which so many have 2 MiB."""
+    """All memory of these processes of the user, of which that many have 2 MiB."""
     pids = [word for driver in drivers for word in ("--pid", str(driver.pid))]
     moved = session.ask_as(uid, "offload", "--owner", "all", *pids)
     equal(moved["bytes"], 2 * MIB * owners, "moved of user %d: %s" % (uid, moved["left"]))
@@ -85,7 +85,7 @@ def test_threads_that_wait():
 
 @case()
 def test_thread_beyond_the_share_waits():
-    """Which call it waits in is not known; that it needs what is away is."""
+    """It is not known which call it waits in, but that it needs what is away."""
     with Shared() as session:
         session.start_agent("--threads", "64")
         alice, hers = gated(session, ALICE)
@@ -98,7 +98,7 @@ def test_thread_beyond_the_share_waits():
 
 @case()
 def test_users_of_a_namespace_are_one_account():
-    """Who makes a user namespace answers for all users in it."""
+    """Whoever makes a user namespace answers for all users in it."""
     with Shared() as session:
         session.start_agent("--threads", "64")
         drivers = [Driver(session.spawn_as(ALICE, [

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Each probe attached by itself, as on kernels before 6.6, does what many in one link do. The kernel takes long
-to attach and detach these: one agent has to do for all of it.
+to attach and detach these, so one agent serves for all of it.
 
 See lien_test.py for what it needs.
 """

@@ -24,7 +24,7 @@ def rows(session, by, *args):
 
 
 def sites(session, size):
-    """The keys of the rows of so many bytes."""
+    """The keys of the rows with that many bytes."""
     return [row["key"] for row in rows(session, "callsite") if row["bytes"] == size]
 
 

@@ -120,7 +120,7 @@ def test_agents_come_and_go():
 
 @case()
 def test_limits():
-    """Of a user's tags the agent keeps 64, for as long as memory has them."""
+    """The agent keeps 64 of a user's tags, each for as long as memory has it."""
     with Session() as session:
         session.start_agent()
         job = start(session)
@@ -199,7 +199,7 @@ def test_offload_and_restore_by_tag():
 
 @case()
 def test_freed_memory_is_given_out_again():
-    """Of stream-ordered memory only with the tag that it had."""
+    """Stream-ordered memory is given out again only with the tag that it had."""
     with Session(LIEN_PLAIN="0") as session:
         session.start_agent()
         job = start(session)
@@ -291,7 +291,7 @@ def test_the_process_goes_on():
 
 @case(long=True)
 def test_threads_go_on_meanwhile():
-    """Threads that name other memory by handle while a part comes back wait for that part alone."""
+    """Threads that name other memory by handle while a part comes back wait only for that part."""
     with Session(LIEN_PLAIN="0") as session:
         session.start_agent()
         job = start(session)

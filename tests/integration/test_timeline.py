@@ -73,7 +73,7 @@ def open_slices(events, category):
 
 
 def threads_are_nested(events):
-    """Slices of one thread lie one behind or within the other, or Perfetto would drop them."""
+    """Slices of one thread follow or contain each other; otherwise Perfetto would drop them."""
     stacks = {}
     for event in events:
         if event["ph"] == "X":

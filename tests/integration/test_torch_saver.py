@@ -89,7 +89,7 @@ def test_pause_and_resume():
 
 @case(long=True)
 def test_the_backup_is_handed_out():
-    """While it is paused, and of what was saved; also a part of a larger block."""
+    """While it is paused, and only of what was saved; even of a part of a larger block."""
     with saver_session() as session:
         session.start_agent()
         job = start(session)
@@ -191,7 +191,7 @@ def test_errors_are_lines():
 
 @case()
 def test_memory_that_stays():
-    """Plain memory of the driver's is left, and the reason said."""
+    """The driver's plain memory is left, and the reason is given."""
     with Session(LIEN_PLAIN="1") as session:
         session.start_agent()
         job = start(session)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""What PyTorch's watchdog knows of the time that memory was away: nothing (control/driver/watchdog.h)."""
+"""PyTorch's watchdog does not notice the time that memory was away (control/driver/watchdog.h)."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ def clocks(job):
 
 
 def right(*behind):
-    """But for the time that it takes to compare them."""
+    """Right, except for the time that it takes to compare them."""
     return all(0 <= ms < AWAY_S * 500 for ms in behind)
 
 
