@@ -98,8 +98,8 @@ def _print_incomplete(rows: Iterable[Row]) -> None:
         if not row["complete"] and row["movable"] is not None:
             pids.setdefault(row["reason"] or "", []).append(row["pid"])
     for reason, those in pids.items():
-        _print_wrapped("  %s: %s" % (", ".join(map(str, those)), "not offloaded, because " + reason if reason else
-                                     "offloaded all the same: only calls of NCCL were missed"))
+        _print_wrapped("  %s: %s" % (", ".join(map(str, those)), "cannot be offloaded: " + reason if reason else
+                                     "can still be offloaded: only NCCL calls were missed"))
 
 
 def _print_processes(found: Row, everything: bool) -> None:
