@@ -610,9 +610,12 @@ void lien_probing_control(struct lien_agent *agent, uint32_t pid, const char *pa
 	struct control_copy *copy;
 	struct account *account;
 	uint32_t user = lien_user_of(pid);
-	struct stat st;
+	struct stat st, own;
 
 	if (user == LIEN_USER_GONE || lien_untrusted_stat(path, &st))
+		return;
+	/* The agent's own is known from its start to its end. */
+	if (!fstat(agent->control, &own) && own.st_dev == st.st_dev && own.st_ino == st.st_ino)
 		return;
 	LIST_FOREACH (copy, &probing->copies, next)
 		if (copy->inode == st.st_ino)

@@ -12,6 +12,7 @@ import sys
 import faults
 from lien_test import (LIEN, MIB, ROOT, SEED, SOFTCUDA, SOFTNCCL, Driver, Session, case, check, equal, main, program,
                        wait_for)
+from lien_shared import process
 from plain import (CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, DESTROYED, INVALID_CONTEXT, INVALID_VALUE, KEPT,
                    NOT_READY, OUT_OF_MEMORY, POOL, Plain, allocations, plain_session, stays)
 
@@ -163,6 +164,22 @@ def test_who_asked_stays_who_asked():
         session.ask("restore")
         for value, address in enumerate(mine + theirs):
             job("check", address, 3000, value)
+
+
+@case(long=True)  # the agent looks every 10 s for files that nobody maps any more
+def test_later_jobs_of_one_agent():
+    """What the control library keeps for itself is not the job's memory, in later jobs as in the first."""
+    def another():
+        job = Plain(session)
+        address = job("alloc", MIB)
+        memory = [(p, m["address"]) for a in session.ask("graph")["allocations"]
+                  for p, m in ((m["pid"], m) for m in a["mappings"]) if p == job.pid]
+        job.end()
+        return memory == [(job.pid, "0x%x" % (address & ~(2 * MIB - 1)))]
+
+    with plain_session(fresh=True) as session:
+        session.start_agent()
+        process.stays("a job has its own memory alone", another, seconds=13)
 
 
 @case()
