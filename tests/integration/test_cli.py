@@ -966,6 +966,19 @@ def case_full_disk(context):
         assert done.returncode == 1 and b"No space left" in done.stderr, done
 
 
+def case_closed_pipe(context):
+    """a reader that goes away, as `| head -1` does: nothing is said of it"""
+    context.agent()
+    for arguments in [*QUERIES.values(), ["completion", "bash"], ["help", "graph"], ["--help"], ["--version"]]:
+        for restored in (True, False):  # SIGPIPE: the default, ignored
+            read, write = os.pipe()
+            os.close(read)
+            done = subprocess.run([LIEN, *arguments], stdout=write, stderr=subprocess.PIPE, restore_signals=restored,
+                                  env=context.environment, timeout=60, check=False)
+            os.close(write)
+            assert done.returncode == (-signal.SIGPIPE if restored else 1) and not done.stderr, (arguments, done)
+
+
 def doctor_confined(context):
     """What seccomp filters do to return probes cannot be tried where no further filter is allowed."""
     sys_prctl = 157

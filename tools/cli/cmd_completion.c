@@ -5,6 +5,7 @@
  * in a process of its own, since `lien replay` is another program.
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,12 +145,16 @@ static int print_part(const struct lien_command *command, const char *shell)
 	pid = fork();
 	if (!pid) {
 		code = command->run(2, argv);
-		_exit(fflush(stdout) ? LIEN_EXIT_FAILURE : code);
+		_exit(fflush(stdout) ? errno : code);
 	}
 	free(option);
 	if (pid < 0 || waitpid(pid, &status, 0) != pid)
 		return -errno;
-	return WIFEXITED(status) && WEXITSTATUS(status) == LIEN_EXIT_OK ? 0 : -EIO;
+	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE)
+		raise(SIGPIPE); /* nobody reads the rest */
+	if (!WIFEXITED(status))
+		return -EIO;
+	return WEXITSTATUS(status) == EPIPE ? -EPIPE : WEXITSTATUS(status) ? -EIO : 0;
 }
 
 static int print_script(const struct shell *shell)
@@ -166,6 +171,8 @@ static int print_script(const struct shell *shell)
 	for (size_t i = 0; i < lien_commands_count; i++) {
 		int err = print_part(&lien_commands[i], shell->name);
 
+		if (err == -EPIPE)
+			return LIEN_EXIT_FAILURE;
 		if (err)
 			return lien_complain(usage.command, "cannot get the options of lien %s: %s",
 				lien_commands[i].name, strerror(-err));

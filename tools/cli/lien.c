@@ -48,7 +48,9 @@ static int finish(int code)
 {
 	lien_json_end();
 	if (fflush(stdout) || ferror(stdout)) {
-		fprintf(stderr, "lien: cannot write the output: %s\n", strerror(errno));
+		/* A reader that has seen enough is no error, also where SIGPIPE is ignored. */
+		if (errno != EPIPE)
+			fprintf(stderr, "lien: cannot write the output: %s\n", strerror(errno));
 		return code ? code : LIEN_EXIT_FAILURE;
 	}
 	return code;
