@@ -97,10 +97,10 @@ class Driver:
 
 
 class Replay:
-    """`lien replay --hold`."""
+    """`lien replay --hold`; under: what starts it."""
 
-    def __init__(self, session, path, *args, limit=GUARD, **environment):
-        self.process = session.spawn([LIEN, "replay", "--hold", *args, path], **environment)
+    def __init__(self, session, path, *args, under=(), limit=GUARD, **environment):
+        self.process = session.spawn([*under, LIEN, "replay", "--hold", *args, path], **environment)
         self.pids, self.mappings = {}, {}
         while True:
             line = self.process.line(limit)

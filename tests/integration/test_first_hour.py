@@ -58,6 +58,25 @@ def test_software_is_seen_from_its_first_call():
 
 
 @case()
+def test_under_lien_run():
+    """What `lien mem` advises for the replay's cudaMalloc memory is true: with `lien run`, that moves, too."""
+    with Session(fresh=True) as session:
+        start_agent(session)
+        replay = Replay(session, recording("basic"), "--software", **PLAIN)
+        before = session.ask("mem")["left"]
+        check("start the job with `lien run`" in " ".join(left["reason"] for left in before), before)
+        replay.quit()
+        replay = Replay(session, recording("basic"), "--software", under=(LIEN, "run", "--"), **PLAIN)
+        before = replay.verify()
+        left = session.ask("mem")["left"]
+        check("lien run" not in " ".join(part["reason"] for part in left), left)
+        equal(session.lien("offload", "--owner", "all").code, 0, "offload")
+        equal(session.lien("restore").code, 0, "restore")
+        equal(replay.verify(), before, "verified")
+        replay.quit()
+
+
+@case()
 def test_software_as_another_user():
     done = subprocess.run([LIEN, "replay", "--software", GOLDEN], capture_output=True, text=True,
                           user=54321, group=54321, extra_groups=[], cwd="/")

@@ -148,6 +148,13 @@ int lien_preload_set(const char *command, const char *program, bool plain, bool 
 	return err ? lien_complain(command, "out of memory") : 0;
 }
 
+bool lien_preload_is_set(void)
+{
+	const char *list = getenv("LD_PRELOAD");
+
+	return list && strstr(list, LIEN_CONTROL_NAME);
+}
+
 int lien_preload_failed(const char *command, const char *name, int err)
 {
 	struct lien_program program;

@@ -26,6 +26,9 @@ int lien_preload_find(char *path, size_t size);
  * is not known. Returns non-zero after a message. */
 int lien_preload_set(const char *command, const char *program, bool plain, bool saver);
 
+/* Has it been done, as by `lien run`? */
+bool lien_preload_is_set(void);
+
 /* execvp() has failed with `err`: prints a message and returns the shell's exit code for it, 127 or
  * 126. */
 int lien_preload_failed(const char *command, const char *name, int err);

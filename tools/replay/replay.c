@@ -170,7 +170,8 @@ static int replay(const struct options *options)
 	lien_report_script(script, options->path);
 	if ((options->software &&
 		    lien_replay_software(usage.command, MAX(script->last_device + 1, 1))) ||
-		(!options->no_control && lien_preload_set(usage.command, NULL, true, false))) {
+		(!options->no_control && !lien_preload_is_set() &&
+			lien_preload_set(usage.command, NULL, true, false))) {
 		lien_script_free(script);
 		return EXIT_FAILURE;
 	}
