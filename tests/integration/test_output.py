@@ -155,6 +155,23 @@ def test_picture_of_a_recording():
 
 
 @case()
+def test_moments_of_a_job_that_ran():
+    """The beginning of a recording is its first event, not what a process did before; a snapshot is one moment."""
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        driver("make", 2 * MIB, 0)
+        path = session.path("now.lien")
+        session.ask("snapshot", path)
+        done = session.lien("mem", "--from", path, "--at", "+0")
+        equal((done.code, done.err), (2, "lien mem: --at: %s is a snapshot: nothing in it has a time\n" % path), "snapshot")
+        path = session.path("job.lien")
+        equal(session.lien("record", path, "--", sys.executable, "-c", JOB).code, 7, "record")
+        equal([session.ask("mem", "--from", path, *when)["bytes"] for when in (("--at", "+0"), ("--peak",))],
+              [2 * MIB, 8 * MIB], "the beginning, the peak")
+
+
+@case()
 def test_what_there_is():
     """Unknown names: exit code 2, what there is, and what was probably meant; --json, too."""
     with Session() as session:

@@ -52,6 +52,7 @@ struct timeline {
 	struct lien_trace_moves *moves;
 	void *exports; /* tsearch(): struct export */
 	void *names;   /* tsearch(): struct named */
+	bool state;    /* reading what was there at the beginning */
 	uint64_t t;    /* of the latest event so far */
 	uint64_t calls, flows, processes;
 	uint64_t changes, every; /* looks are due after so many changes */
@@ -208,15 +209,17 @@ static int take(struct timeline *timeline, struct lien_recording *recording)
 {
 	struct lien_event event;
 	int err = lien_recording_read(recording, &event);
+	bool state;
 
 	if (err != 1)
 		return err;
-	/* A snapshot has no times: it is there from the beginning. */
-	if (!LIEN_IS_STATE(event.type) && !timeline->t && event.t_return) {
+	/* What was there at the beginning is there from time 0. */
+	state = lien_offline_is_state(&event, &timeline->state);
+	if (!state && !timeline->t && event.t_return) {
 		lien_trace_memory_look(timeline->memory, timeline->graph, 0);
 		timeline->t = event.t_entry ? event.t_entry : event.t_return;
 	}
-	if (event.t_return > timeline->t)
+	if (!state && event.t_return > timeline->t)
 		timeline->t = event.t_return;
 	lien_trace_moves_event(timeline->moves, timeline->graph, &event);
 	if (is_call(&event))
