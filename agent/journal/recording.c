@@ -258,7 +258,7 @@ int lien_recording_read(struct lien_recording *rec, struct lien_event *ev)
 	}
 	if (!lien_event_valid(ev))
 		return fail(rec, -EBADMSG);
-	if (!rec->origin.clock)
+	if (!rec->origin.clock && !LIEN_IS_STATE(ev->type)) /* those may be older */
 		rec->origin.clock = ev->t_return ? ev->t_return : ev->t_entry;
 	return ev->type == LIEN_EVENT_END ? read_end(rec) : 1;
 }
