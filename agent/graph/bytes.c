@@ -9,6 +9,8 @@ struct lien_bytes_text lien_bytes(uint64_t bytes)
 
 	if (!bytes)
 		snprintf(size.text, sizeof(size.text), "0");
+	else if (bytes < 1ull << 10)
+		snprintf(size.text, sizeof(size.text), "%u B", (unsigned)bytes);
 	else if (bytes < 1ull << 20)
 		snprintf(size.text, sizeof(size.text), "%.1f KiB", (double)bytes / (1ull << 10));
 	else if (bytes < 1ull << 30)

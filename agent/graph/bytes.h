@@ -9,7 +9,7 @@ struct lien_bytes_text {
 	char text[24];
 };
 
-/* "0", "4.0 KiB", "10.0 MiB", "2.5 GiB"; for use as an argument: lien_bytes(n).text */
+/* "0", "16 B", "4.0 KiB", "10.0 MiB", "2.5 GiB"; for use as an argument: lien_bytes(n).text */
 struct lien_bytes_text lien_bytes(uint64_t bytes);
 
 #endif

@@ -215,13 +215,22 @@ void lien_known_groups(
 	const uint64_t *groups, unsigned count, const char *name, char *text, size_t size)
 {
 	struct line line = {.text = text, .size = size};
+	struct lien_nearest nearest = {};
+	char group[17], meant[17] = "";
+	unsigned begin = 0;
 
 	add(&line, "no communicator has the group %.60s; ", name);
 	add(&line, count ? "known are " : "none is known");
-	for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; i < count; i++) {
+		snprintf(group, sizeof(group), "%016" PRIx64, groups[i]);
 		if (list(&line))
-			add(&line, "%016" PRIx64, groups[i]);
-	end(&line, NULL, "lien comms");
+			add(&line, "%s", group);
+		if (!strncmp(group, name, strlen(name)) && !begin++)
+			strcpy(meant, group);
+	}
+	if (begin == 1)
+		nearest.found = meant;
+	end(&line, &nearest, "lien comms");
 }
 
 void lien_known_gpus(

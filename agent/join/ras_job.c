@@ -213,8 +213,8 @@ static void ask_round(struct round *round)
 	if (!count)
 		tell_problem(round,
 			others ? "port %u of NCCL's RAS is another user's in its network namespace"
-			       : "nobody listens on port %u of its network namespace: NCCL before "
-				 "2.24, or no communicator",
+			       : "nobody listens on port %u, NCCL's RAS, in the network namespace: "
+				 "NCCL is older than 2.24, or has no communicator",
 			first->port);
 	for (i = 0; count && i < TRIES && time(NULL) - begun < TRIES_S; i++)
 		if (try_once(round, &doors[i % count]))

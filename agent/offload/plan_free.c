@@ -162,11 +162,12 @@ static void too_little(const struct lien_freeing *freeing, const struct lien_pla
 	const struct lien_selection *selection, const struct lien_freed *freed, char *error,
 	size_t size)
 {
-	char gpu[80], owner[80] = "", held[400] = "";
+	char gpu[80], owner[100] = "", held[400] = "";
 
 	name_gpu(freed, gpu);
 	if (selection->owner)
-		snprintf(owner, sizeof(owner), ", or of more than %.40s's (--owner all)",
+		snprintf(owner, sizeof(owner),
+			", or select more than the memory of %.40s (--owner all)",
 			selection->owner);
 	if (freeing->held_bytes)
 		snprintf(held, sizeof(held), "; %s more cannot be moved: %s",

@@ -78,7 +78,8 @@ static const char *list_groups(struct lien_process *process, struct numbers *gro
 		if (!comm)
 			return "memory is away that is no communicator's";
 		if (allocation->comm_inferred)
-			return "whose some of its memory is, is only a guess";
+			return "lien is not certain which communicator some of its memory belongs "
+			       "to";
 		if (lien_comm_unnamed(comm))
 			return "one of its communicators is of no known group";
 		if (!add(groups, lien_comm_group(comm)))

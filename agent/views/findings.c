@@ -476,7 +476,7 @@ static void not_known_whole(json_t *list, const struct lien_process *process)
 		return;
 	json_array_append_new(list,
 		finding("incomplete", "note", process->pid, 0, 1,
-			json_sprintf("process %u (%s) is not known whole: %s", process->pid,
+			json_sprintf("process %u (%s) is known only in part: %s", process->pid,
 				process->command,
 				reason ? reason
 				       : "it may have made communicators before NCCL was watched"),

@@ -38,8 +38,8 @@ static int check(struct lien_control *control)
 			return refuse(control, "the driver has not taken back a reference yet");
 	}
 	if (lien_names_renamed())
-		return refuse(
-			control, "it uses handles from before a restore, which are translated");
+		return refuse(control, "it uses handles from before a restore, which lien "
+				       "translates: NCCL does until its communicators end");
 	if (lien_drain_busy(control->drain))
 		return refuse(control, "a device is still waited for: try again when it is idle");
 	return 0;

@@ -508,7 +508,7 @@ def test_discard():
             driver.pid, kept, driver.pid, lost), "--discard", "%d:%#x" % (driver.pid, other))
         equal((result["bytes"], result["discarded_bytes"]), (0, 6 * MIB), "three of them")
         text = session.lien("restore").out
-        check("restored 6.0 MiB of 1 process (6.0 MiB of that declared worthless, and filled with zeros)" in " ".join(text.split()), text)
+        check("restored 6.0 MiB of 1 process (6.0 MiB of that discarded before: filled with zeros)" in " ".join(text.split()), text)
         for va in (kept, lost, other):
             equal(driver("check", va, 2 * MIB, 0), 0, "not zeros")
 

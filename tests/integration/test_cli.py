@@ -228,6 +228,8 @@ def case_wrong_words(context):
             (["record", "--", "sleep"], "FILE is missing"),
             (["record", "a", "b"], "unexpected argument 'b': a command comes after --"),
             (["record", "a", "b", "--", "c"], "unexpected argument 'b': a command comes after --"),
+            (["offload", "--lease", "3"], "lien offload: --lease needs --nodes"),
+            (["restore", "--state", "/x"], "lien restore: --state needs --nodes"),
             (["run"], "lien run: COMMAND is missing"),
             (["holders"], "lien holders: PID is missing"),
             (["holders", "812"], "lien holders: ADDRESS is missing"),
@@ -329,7 +331,7 @@ def case_fits(context):
     context.agent(lambda r: [{"ok": True, "result": ps if r["op"] == "ps" else moved}])
     for arguments, words in (
             (["ps"], "lien keeps 3.0 GiB of host memory pinned in these processes for offloads, 1.0 GiB of it in use"),
-            (["offload"], "(1.0 GiB of that declared worthless, and not saved) (1.0 GiB of that is probably "
+            (["offload"], "(1.0 GiB of that discarded: not saved) (1.0 GiB of that is probably "
                           "NCCL's) in ")):
         out = fits(context.run(*arguments)[0])
         assert words in " ".join(out.split()), out
@@ -517,10 +519,45 @@ def case_mem(context):
     assert "total: 1.5 GiB on the GPUs, of which an offload frees 1.3 GiB, and with --owner all 1.5 GiB; 2.0 MiB " \
         "offloaded" in " ".join(out.split()), out
     assert "an offload leaves behind:" in out and "120.0 MiB in 60 allocations of processes" in out
-    assert "and 12 more (first at 0x7f00032d0000): cudaMalloc memory" in " ".join(out.split()), out
+    assert "and 12 more (first at 0x7f00032d0000 of process 813): cudaMalloc memory" in " ".join(out.split()), out
+    mine = next(left for left in MEM["left"] if left["pid"] == 812)
+    for others, whose in (([None], "of an unknown process"), ([812, None], "of process 812 and an unknown one")):
+        left = [dict(mine, pid=pid, allocations=1) for pid in others]
+        context.agent(lambda r, left=left: [{"ok": True, "result": dict(MEM, left=left)}])
+        assert whose in " ".join(context.run("mem")[0].split()), whose
     context.agent(lambda r: [{"ok": True, "result": {"rows": [], "bytes": 0, "left": []}}])
     assert "process 812 holds no GPU memory" in context.run("mem", "--pid", "812")[0]
     assert "no process holds GPU memory" in context.run("mem")[0]
+
+
+def case_mem_arena(context):
+    """mem: lien's own host memory, of the selected processes alone; of a recording it is past"""
+    processes = [dict(PS["processes"][0], pid=pid, uid=uid, arena_bytes=1 << 30) for pid, uid in ((812, 0), (813, 1))]
+    context.agent(lambda r: [{"ok": True, "result": dict(PS, processes=processes) if r["op"] == "ps" else MEM}])
+    assert "lien keeps 3.0 GiB of the host's memory pinned for offloads: see" in " ".join(
+        context.run("mem")[0].split())
+    assert "lien keeps 1.0 GiB of the host's memory" in context.run("mem", "--user", "0")[0]
+    context.agent(lambda r: [{"ok": True, "result": dict(MEM, offload_frees=None, nvml=None)}])
+    out = " ".join(context.run("mem", "--explain")[0].split())
+    assert "lien kept 3.0 GiB of the host's memory" in out and "lien arena" not in out, out
+    assert "A recording does not have what the driver says" in out and "NVML" not in out, out
+
+
+def case_small_sizes(context):
+    """less than a KiB: no "0.0 KiB\""""
+    context.agent(lambda r: [{"ok": True, "result": dict(MEM, bytes=16, offload_frees=0)}])
+    assert "total: 16 B on the GPUs" in context.run("mem")[0]
+
+
+def case_narrow(context):
+    """a narrow terminal: what is counted stays, lines wrap"""
+    compared = {"processes": [{"pid": 1234567, "command": "python3", "complete": True, "mappings": 1290, "ms": 34.2,
+                               "differences": [], "unsettled": 0}], "differences": 0, "compared": 1, "not_compared": 0}
+    context.agent(lambda r: [{"ok": True, "result": compared if r["op"] == "compare" else RESULTS[r["op"]]}])
+    for arguments in (["status"], ["check", "--deep"], ["comms"]):
+        out = plain(on_terminal(context, arguments, 60))
+        assert all(len(line) <= 60 for line in out.splitlines()), out
+    assert "INFERRED" in out and "MOVED" not in out, out  # of comms: DATA is what its calls name
 
 
 def case_comms(context):
@@ -532,10 +569,10 @@ def case_comms(context):
             "1 unknown communicator, made before lien watched",
             "named by NCCL's RAS and not used since lien watches: GROUP RANK OF PID DEVICE "
             "27a079b828ff1a75 0 2 812 - 27a079b828ff1a75 1 2 813 -",
-            "unknown communicators: process 813 ran before lien watched, and may have others: "
+            "unknown communicators: process 813 ran before lien watched, and may have more than are listed: "
             "NCCL's RAS does not name all",
             "unknown communicators: processes 814, 4194304 ran before lien watched, and may have "
-            "others: nobody listens nobody",
+            "more than are listed: nobody listens nobody",
             "group 5ac1d2e0b7f0a133: 2 of 4 ranks on this node, made by ncclCommInitRankScalable, "
             "set up at [2001:db8:1111:2222:3333::17]:65535",
             "group 77aa00000000bb01: 1 of 1 rank on this node, made by ncclCommSplit from group "
@@ -653,6 +690,11 @@ def case_holders(context):
     assert "now offloaded; " in said and "cuMemCreate. `lien restore` puts it back. 6 liens" in said, said
     assert "can be offloaded" not in said, said
     assert "exported 1 time" in out and "2 references" in out and "no access" in out, out
+    given = json.loads(json.dumps(HOLDERS))
+    given["allocation"]["origin"] = "cuMemAlloc"
+    context.agent(lambda r: [{"ok": True, "result": given}])
+    said, _ = context.run("holders", "812", "0x7f2a4c000000")
+    assert "no access" not in said and "mapped by the driver" in said, said  # nobody sets access to it
     assert "buffer of rank 0 of communicator 5ac1d2e0b7f0a133" in out, out
     changed = json.loads(json.dumps(HOLDERS))
     changed["allocation"].update(alive=False, movable=False, reason="its owner has exited")
@@ -709,7 +751,7 @@ def case_offload(context):
     out, _ = context.run("offload")
     fits(out)
     said = " ".join(out.split())
-    for text in ("nothing was offloaded:", "process 812: 2.0 MiB in 1 allocation, all movable",
+    for text in ("nothing was offloaded: lien knows of no", "process 812: 2.0 MiB in 1 allocation, all movable",
                  "process 813: 5.0 GiB in 9 allocations, 1.0 GiB movable", "`lien attach 814` reads it",
                  "`lien offload --owner unknown` moves 1.0 GiB of this",
                  "`lien offload --owner unknown --dry-run` says why 4.0 GiB cannot be moved"):
@@ -840,11 +882,11 @@ def case_offload_options(context):
     context.agent(lambda r: [{"ok": True, "result": dict(
         RESULTS[r["op"]], discarded_bytes=3 << 20, verified_bytes=5 << 20)}])
     out, _ = context.run("offload")
-    assert "offloaded 5.1 GiB of 2 processes (3.0 MiB of that declared worthless, and not saved) in" in \
+    assert "offloaded 5.1 GiB of 2 processes (3.0 MiB of that discarded: not saved) in" in \
         " ".join(out.split()), out
     out, _ = context.run("restore")
     assert "5.0 MiB compared with what was saved: no difference\n" in out, out
-    assert "restored 5.1 GiB of 2 processes (3.0 MiB of that declared worthless, and filled with zeros)" in \
+    assert "restored 5.1 GiB of 2 processes (3.0 MiB of that discarded before: filled with zeros)" in \
         " ".join(out.split()), out
 
 

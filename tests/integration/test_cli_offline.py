@@ -142,6 +142,7 @@ def case_moments(context):
     assert mib(whole, "--at", "+6.5") == 0
     ps = json.loads(context.run("ps", "--json", "--from", whole)[0])["processes"]
     assert [(p["pid"], p["bytes"] // MIB) for p in ps] == [(812, 4), (813, 8)], ps
+    assert "; --at-b shows another moment" in context.run("diff", runs, whole, code=1)[1]
     for command in ("ps", "graph", "comms"):
         assert context.run(command, "--from", whole)[1].startswith("lien %s: at the end of" % command)
     assert context.run("check", "--from", whole)[1] == ""  # what stays is what matters

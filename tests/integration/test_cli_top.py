@@ -232,6 +232,19 @@ def case_sizes(context):
         assert screen.ended() == 0
 
 
+def case_narrow(context):
+    """top: where the screen is narrow, text goes on in the next line; no word is cut"""
+    context.agent(answers())
+    with on_terminal(context, columns=50, lines=40) as screen:
+        screen.shows("(exported", "allocations)")
+        screen.key("?")
+        screen.shows("largest", "OTHER", "libraries", "not counted")
+        assert "         or by OTHER libraries" in screen.screen(), screen.screen()  # below the text, not the key
+        screen.key("q")
+        screen.key("q")
+        assert screen.ended() == 0
+
+
 def case_end(context):
     """top: the terminal is put back by Ctrl-C, SIGTERM and SIGHUP"""
     context.agent(answers())

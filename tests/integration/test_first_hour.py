@@ -45,6 +45,9 @@ def test_software_is_seen_from_its_first_call():
         check("before it was probed" not in session.agent.said(), session.agent.said())
         equal(mounts(), before_it, "mounts outside the job")
         before = replay.verify()
+        group = session.ask("comms")["groups"][0]["group"]
+        done = session.lien("offload", "--comm", group[:4])  # as `lien comms --group` takes it
+        check(done.code == 2 and done.err.endswith(": did you mean '%s'?\n" % group), done)
         done = session.lien("offload")
         check(done.code == 0 and "offloaded " in done.out, done)
         # Not what a program may do: but a person does, and gets another try.

@@ -213,7 +213,7 @@ def test_nothing_to_do():
             equal([(one["pid"], one["offloaded_bytes"], one["bytes"]) for one in again["idle"]],
                   [(pid, WHOLE["bytes"] // 2, 0) for pid in job.ranks], "why")
         said = " ".join(session.lien("offload").out.split())
-        check("processes %s: 48.0 MiB offloaded already: `lien restore` puts it back" % ", ".join(
+        check("processes %s, each: 48.0 MiB offloaded already: `lien restore` puts it back" % ", ".join(
             "%d (%s)" % (pid, session.process(pid)["command"]) for pid in job.ranks) in said, said)
         equal(session.ask("offload", "--pid", job.ranks[1])["outcome"], "nothing to do", "--pid")
         session.ask("restore")
@@ -242,7 +242,7 @@ def test_why_there_is_nothing_to_do():
         text = said()
         for words in (
                 "nothing to offload process %d (prog_driver): 3.0 MiB of prog_driver not selected: "
-                "`--owner all` moves 2.0 MiB of it" % mine.pid,
+                "`lien offload --owner all` moves 2.0 MiB of it" % mine.pid,
                 "process %d (prog_driver): 3.0 MiB of prog_driver not selected: not movable either" % plain.pid,
                 "process %d (prog_driver): no memory of its own on the GPUs" % empty.pid,
                 "process %d (prog_driver): it has no control library: `lien attach` gives it one; 2.0 MiB of "
@@ -278,7 +278,7 @@ def test_what_is_left():
         check("unexplained" in answer, answer)
         session.ask("restore")
         text = " ".join(session.lien("offload", "--pid", driver.pid, "--discard", worthless).out.split())
-        check("left on the GPUs: process %d (prog_driver): 5.0 MiB of prog_driver not selected: `--owner all` moves 4.0 "
+        check("left on the GPUs: process %d (prog_driver): 5.0 MiB of prog_driver not selected: `lien offload --owner all` moves 4.0 "
               "MiB of it the driver's own" % driver.pid in text, text)
         equal(session.ask("offload")["idle"], [], "all of these processes' moved")
         session.ask("restore")

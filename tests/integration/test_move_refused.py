@@ -754,7 +754,7 @@ def test_interrupted_while_it_moves():
                 process.signal(signal.SIGINT)
             code, said = interrupted(process)
             words = ("cancelled; everything was put back, the job runs on" if times == 1 else
-                     "lien offload: no longer waiting: the agent finishes it")
+                     "lien offload: no longer waiting: the agent finishes the cancellation")
             check(code == 1 and words in said, code, said)
             wait_for("it ends", lambda: not session.ask("status")["transaction"])
             equal((session.process(driver.pid)["state"], session.used()), ("running", 2 * MIB), "state")
@@ -765,7 +765,7 @@ def test_interrupted_while_it_moves():
         wait_for("it is said", lambda: "a restore cannot be cancelled" in process.said())
         process.signal(signal.SIGINT)
         code, said = interrupted(process)
-        check(code == 1 and "lien restore: no longer waiting" in said, code, said)
+        check(code == 1 and "lien restore: no longer waiting: the agent finishes the restore" in said, code, said)
         wait_for("it is back", lambda: session.process(driver.pid)["state"] == "running")
         equal(driver("check", va, 2 * MIB, 0x35), 0, "wrong bytes")
 

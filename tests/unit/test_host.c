@@ -94,7 +94,7 @@ static void test_machine(void **state)
 	assert_int_equal(ask(480 * MIB, 480 * MIB), 0); /* 64 MiB are left to others */
 	expect_refusal(480 * MIB, 481 * MIB, "961.0 MiB more is needed, the machine has 960.0 MiB");
 	put("MemAvailable: 10 kB\n", "%s/meminfo", proc);
-	expect_refusal(1, 0, "0.0 KiB more is needed, the machine has 0 left");
+	expect_refusal(1, 0, "1 B more is needed, the machine has 0 left");
 	assert_int_equal(ask(0, 0), 0); /* it holds already what it needs */
 	put("nonsense\n", "%s/meminfo", proc);
 	assert_int_equal(ask(480 * MIB, 481 * MIB), 0);

@@ -320,7 +320,7 @@ static void test_idle(void **state)
 	assert_int_equal(plan.idle_count, 0);
 }
 
-/* --- declared worthless ------------------------------------------------------------------------
+/* --- discarded ---------------------------------------------------------------------------------
  */
 
 static void expect_worthless(uint64_t va, bool worthless)

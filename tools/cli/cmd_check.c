@@ -111,13 +111,13 @@ static void print_process(const json_t *process)
 			pid, lien_get_text(process, "command"), error);
 		return;
 	}
-	printf("process %" PRIu64 " (%s): %" PRIu64 " %s, %" PRIu64 " %s", pid,
+	lien_print_wrapped(stdout, 2,
+		"process %" PRIu64 " (%s): %" PRIu64 " %s, %" PRIu64 " %s%s, read in %s", pid,
 		lien_get_text(process, "command"),
 		LIEN_PLURAL(lien_get_number(process, "mappings"), "mapping", "mappings"),
-		LIEN_PLURAL(differences, "difference", "differences"));
-	if (lien_get_true(process, "repaired"))
-		printf(", mended");
-	printf(", read in %s\n", lien_time(lien_get_real(process, "ms")).text);
+		LIEN_PLURAL(differences, "difference", "differences"),
+		lien_get_true(process, "repaired") ? ", mended" : "",
+		lien_time(lien_get_real(process, "ms")).text);
 	if (unsettled)
 		lien_print_wrapped(stdout, 2, "  %" PRIu64 " %s changing all the time: not judged",
 			LIEN_PLURAL(unsettled, "address was", "addresses were"));

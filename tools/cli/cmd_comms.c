@@ -323,8 +323,8 @@ static void print_group(const json_t *group, const json_t *comms, bool *incomple
 {
 	static const struct lien_column columns[] = {{"NODE", LIEN_LEFT, 0},
 		{"RANK", LIEN_RIGHT, 0}, {"PID", LIEN_RIGHT, 0}, {"DEVICE", LIEN_RIGHT, 3},
-		{"MEMORY", LIEN_RIGHT, 0}, {"INFERRED", LIEN_RIGHT, 4},
-		{"REGISTERED", LIEN_RIGHT, 2}, {"CALLS", LIEN_RIGHT, 0}, {"MOVED", LIEN_RIGHT, 1},
+		{"MEMORY", LIEN_RIGHT, 0}, {"INFERRED", LIEN_RIGHT, 0},
+		{"REGISTERED", LIEN_RIGHT, 2}, {"CALLS", LIEN_RIGHT, 0}, {"DATA", LIEN_RIGHT, 4},
 		{"LAST CALL", LIEN_RIGHT, 0}};
 	const bool nodes = json_object_get(group, "nodes");
 	struct lien_table *table = lien_table_new(columns + !nodes, 9 + nodes);

@@ -320,7 +320,7 @@ static json_t *compare(const struct lien_from *from, const char *only)
 
 int lien_cmd_diff(int argc, char **argv)
 {
-	struct lien_from from[2] = {0};
+	struct lien_from from[2] = {{.option = "--at-a"}, {.option = "--at-b"}};
 	const char *by = NULL;
 	bool json = false, equal;
 	const struct lien_option options[] = {

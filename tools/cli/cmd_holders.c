@@ -89,8 +89,9 @@ static void explain(const json_t *result, pid_t pid, unsigned long address)
 }
 
 /* "device 0 read-write, device 1 read" */
-static char *access_of(const json_t *holder)
+static char *access_of(const json_t *holder, const json_t *allocation)
 {
+	const char *origin = lien_get_text(allocation, "origin");
 	const json_t *list = json_object_get(holder, "access"), *access;
 	char *text = NULL;
 	size_t i;
@@ -101,16 +102,21 @@ static char *access_of(const json_t *holder)
 		text = lien_append(text, ", ", "%s %" PRIu64 " %s", where,
 			lien_get_number(access, where), lien_get_text(access, "access"));
 	}
-	return text ? text : lien_format("no access");
+	if (text)
+		return text;
+	/* Only virtual memory has access that a program sets. */
+	return lien_format(!strcmp(origin, "cuMemCreate") || !strcmp(origin, "import")
+				   ? "no access"
+				   : "mapped by the driver");
 }
 
-static char *detail_of(const json_t *holder)
+static char *detail_of(const json_t *holder, const json_t *allocation)
 {
 	const char *kind = lien_get_text(holder, "kind");
 	uint64_t n;
 
 	if (!strcmp(kind, "mapping"))
-		return access_of(holder);
+		return access_of(holder, allocation);
 	if (!strcmp(kind, "offloaded mapping"))
 		return lien_format("its memory is with the host");
 	if (!strcmp(kind, "network card"))
@@ -146,7 +152,7 @@ static char *detail_of(const json_t *holder)
 	return lien_format("%" PRIu64 " %s", LIEN_PLURAL(n, "reference", "references"));
 }
 
-static void print_holders(const json_t *holders)
+static void print_holders(const json_t *holders, const json_t *allocation)
 {
 	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0}, {"LIEN", LIEN_LEFT, 0},
 		{"ADDRESS OR HANDLE", LIEN_LEFT, 0}, {"SIZE", LIEN_RIGHT, 1},
@@ -161,7 +167,7 @@ static void print_holders(const json_t *holders)
 	json_array_foreach (holders, i, holder) {
 		const char *name = lien_get_text(holder, "address");
 		uint64_t bytes = lien_get_number(holder, "bytes");
-		char *detail = detail_of(holder);
+		char *detail = detail_of(holder, allocation);
 
 		if (!*name)
 			name = lien_get_text(holder, "handle");
@@ -206,7 +212,8 @@ int lien_cmd_holders(int argc, char **argv)
 		lien_print_json(stdout, result);
 	} else {
 		explain(result, pid, address);
-		print_holders(json_object_get(result, "holders"));
+		print_holders(
+			json_object_get(result, "holders"), json_object_get(result, "allocation"));
 	}
 	json_decref(result);
 	return LIEN_EXIT_OK;

@@ -113,6 +113,8 @@ static void keep_selected(json_t *result, const json_t *ps)
 	json_object_set_new(result, "unread", unread_of(json_object_get(result, "unread"), ps));
 	json_object_set_new(result, "bytes", json_integer(sum(rows, "bytes", false)));
 	json_object_set_new(result, "host_bytes", json_integer(sum(rows, "bytes", true)));
+	json_object_set_new(result, "arena_bytes",
+		json_integer(sum(json_object_get(ps, "processes"), "arena_bytes", false)));
 	if (!json_is_null(json_object_get(result, "offload_frees")))
 		json_object_set_new(
 			result, "offload_frees", json_integer(sum(rows, "offload_frees", false)));

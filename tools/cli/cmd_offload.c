@@ -78,9 +78,9 @@ static const struct words {
 	const char *op, *done, *would, *nothing, *unknown, *column, *discarded;
 } words_offload = {&offload_usage, "offload", "offloaded", "would offload", "nothing to offload",
 	"nothing was offloaded: lien knows of no selected memory that can be moved", "MOVED",
-	"declared worthless, and not saved"},
+	"discarded: not saved"},
   words_restore = {&restore_usage, "restore", "restored", "would restore", "nothing is offloaded",
-	  "", "RESTORED", "declared worthless, and filled with zeros"};
+	  "", "RESTORED", "discarded before: filled with zeros"};
 
 struct shown {
 	bool any; /* a line of progress is on the terminal */
@@ -88,6 +88,7 @@ struct shown {
 	const char *socket;
 	int signals;	 /* signalfd; -1: none */
 	unsigned caught; /* signals so far */
+	bool cancels;	 /* the agent undoes the offload */
 };
 
 static void clear_line(struct shown *shown)
@@ -144,14 +145,15 @@ static int on_signal(void *arg)
 	clear_line(shown);
 	if (shown->caught++) {
 		lien_complain(shown->words->usage->command,
-			"no longer waiting: the agent finishes it; "
-			"`lien ps` shows the state of the job");
+			"no longer waiting: the agent finishes the %s; `lien ps` shows the state "
+			"of the job",
+			shown->cancels ? "cancellation" : shown->words->op);
 		return 1;
 	}
 	if (!offload)
 		fprintf(stderr, "a restore cannot be cancelled, because the job waits for it; "
 				"Ctrl-C again leaves it to the agent\n");
-	else if (cancel(shown->socket))
+	else if ((shown->cancels = cancel(shown->socket)))
 		fprintf(stderr, "cancelling; Ctrl-C again leaves it to the agent\n");
 	else
 		fprintf(stderr, "too late to cancel; Ctrl-C again leaves it to the agent\n");

@@ -48,9 +48,11 @@ static void print_journal(const json_t *journal)
 			json_string_value(json_object_get(journal, "problem")) ?: "?");
 		return;
 	}
-	printf("journal      %s in %s\n", lien_size(lien_get_number(journal, "bytes")).text, path);
+	lien_print_wrapped(stdout, 13, "journal      %s in %s",
+		lien_size(lien_get_number(journal, "bytes")).text, path);
 	if (taken)
-		printf("             %" PRIu64 " %s taken over from an earlier agent\n",
+		lien_print_wrapped(stdout, 13,
+			"             %" PRIu64 " %s taken over from an earlier agent",
 			LIEN_PLURAL(taken, "event was", "events were"));
 }
 
@@ -58,13 +60,10 @@ static void print_host(const json_t *host)
 {
 	uint64_t limit = lien_get_number(host, "limit_bytes");
 
-	printf("host memory  %s held for offloads, %s in use, ",
+	lien_print_wrapped(stdout, 13, "host memory  %s held for offloads, %s in use, %s%s",
 		lien_size(lien_get_number(host, "held_bytes")).text,
-		lien_size(lien_get_number(host, "used_bytes")).text);
-	if (limit)
-		printf("%s allowed\n", lien_size(limit).text);
-	else
-		printf("no limit\n");
+		lien_size(lien_get_number(host, "used_bytes")).text,
+		limit ? lien_size(limit).text : "no limit", limit ? " allowed" : "");
 }
 
 static void print_loop(const json_t *loop)
@@ -79,7 +78,8 @@ static void print_numbers(const json_t *status)
 	const json_t *transaction = json_object_get(status, "transaction");
 	char *up = uptime(lien_get_real(status, "uptime_ms"));
 
-	printf("agent        version %s, pid %" PRIu64 ", up for %s, %s of memory\n",
+	lien_print_wrapped(stdout, 13,
+		"agent        version %s, pid %" PRIu64 ", up for %s, %s of memory",
 		lien_get_text(status, "version"), lien_get_number(status, "pid"), up,
 		lien_size(lien_get_number(status, "rss_bytes")).text);
 	if (json_object_get(status, "loop"))

@@ -194,6 +194,7 @@ static bool make_page(struct session *session, unsigned width, unsigned height)
 static void show_lost(struct session *session)
 {
 	lien_page_clear(&session->page);
+	session->page.width = lien_screen_width();
 	lien_page_say(&session->page, LIEN_MARK_TITLE, "lien top: waiting for the agent");
 	lien_page_say(
 		&session->page, LIEN_MARK_WARNING, "%s", lien_client_error(session->top.client));

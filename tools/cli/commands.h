@@ -15,7 +15,7 @@
 	X(agent,    "watch this node's GPU processes; the other commands ask it") \
 	X(run,      "start a program so that its memory can be offloaded") \
 	X(attach,   "put the control library into processes that run already") \
-	X(detach,   "take it out of them again: the process is as it was") \
+	X(detach,   "undo attach; the library stays mapped and does nothing") \
 	X(ps,       "list the processes that use CUDA") \
 	X(mem,      "show who owns how much GPU memory, and what offload would free") \
 	X(check,    "find leaks and anomalies; --deep: compare with the driver") \

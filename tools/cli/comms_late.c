@@ -84,7 +84,8 @@ static void print_unknown(const json_t *late, const char *why)
 		pids = lien_append(pids, ", ", "%" PRIu64, lien_get_number(process, "pid"));
 	}
 	lien_print_wrapped(stdout, 2,
-		"unknown communicators: %s %s ran before lien watched, and may have others: %s",
+		"unknown communicators: %s %s ran before lien watched, and may have more than are "
+		"listed: %s",
 		count == 1 ? "process" : "processes", pids, why);
 	free(pids);
 }

@@ -229,7 +229,7 @@ static bool idle(const json_t *process)
 void lien_print_explained(const json_t *result, pid_t pid)
 {
 	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0},
-		{"DEVICE", LIEN_RIGHT, 1}, {"IS", LIEN_LEFT, 0}, {"TRACED", LIEN_RIGHT, 0},
+		{"DEVICE", LIEN_RIGHT, 1}, {"GPU", LIEN_LEFT, 0}, {"TRACED", LIEN_RIGHT, 0},
 		{"+ UNEXPLAINED", LIEN_RIGHT, 0}, {"= NVIDIA-SMI", LIEN_RIGHT, 0}};
 	struct lien_table *table = lien_table_new(columns, 6);
 	const json_t *gpu, *process;
@@ -250,7 +250,10 @@ void lien_print_explained(const json_t *result, pid_t pid)
 	} else {
 		lien_table_free(table);
 	}
-	if (json_is_null(json_object_get(result, "nvml")))
+	if (json_is_null(json_object_get(result, "offload_frees")))
+		lien_print_wrapped(stdout, 2,
+			"A recording does not have what the driver says a process uses.");
+	else if (json_is_null(json_object_get(result, "nvml")))
 		lien_print_wrapped(stdout, 2,
 			"What the driver says a process uses is not known: NVML "
 			"(libnvidia-ml.so.1, a part of the driver) is missing or does not work.");

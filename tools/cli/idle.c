@@ -39,9 +39,10 @@ static char *not_selected(char *text, const json_t *entry)
 	text = lien_append(text, "; ", "%s of %s not selected: ", lien_size(others).text, owners);
 	free(owners);
 	if (movable)
-		return lien_append(text, "", "`--owner all` moves %s of it",
+		return lien_append(text, "", "`lien offload --owner all` moves %s of it",
 			movable == others ? "all" : lien_size(movable).text);
-	return lien_append(text, "", "not movable either, as `--owner all --dry-run` says");
+	return lien_append(
+		text, "", "not movable either, as `lien offload --owner all --dry-run` says");
 }
 
 static char *text_of(const json_t *entry)
@@ -103,9 +104,9 @@ static void print_groups(struct group *groups, size_t count)
 		if (groups[i].count > PIDS_SHOWN)
 			groups[i].pids = lien_append(
 				groups[i].pids, " ", "and %u more", groups[i].count - PIDS_SHOWN);
-		lien_print_wrapped(stdout, 4, "  %s %s: %s",
-			groups[i].count == 1 ? "process" : "processes", groups[i].pids,
-			groups[i].text);
+		lien_print_wrapped(stdout, 4,
+			groups[i].count == 1 ? "  process %s: %s" : "  processes %s, each: %s",
+			groups[i].pids, groups[i].text);
 		free(groups[i].pids);
 		free(groups[i].text);
 	}

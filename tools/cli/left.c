@@ -15,6 +15,7 @@ struct reason {
 	uint64_t bytes, allocations, processes;
 	const json_t *first;
 	char *pids;
+	bool unknown; /* nor is it known whose the rest is */
 };
 
 static int by_bytes(const void *a, const void *b)
@@ -44,13 +45,26 @@ static void add(struct reason *reason, const json_t *entry)
 
 	reason->bytes += lien_get_number(entry, "bytes");
 	reason->allocations += lien_get_number(entry, "allocations");
-	reason->processes++;
-	if (reason->processes > PIDS_SHOWN)
+	if (!pid) {
+		reason->unknown = true;
 		return;
-	if (pid)
+	}
+	if (++reason->processes <= PIDS_SHOWN)
 		reason->pids = lien_append(reason->pids, ", ", "%" PRIu64, pid);
-	else
-		reason->pids = lien_append(reason->pids, ", ", "unknown");
+}
+
+/* "processes 812, 813 and an unknown one" */
+static char *owners(const struct reason *reason)
+{
+	char *text;
+
+	if (!reason->processes)
+		return lien_format("an unknown process");
+	text = lien_format("%s %s", reason->processes == 1 ? "process" : "processes", reason->pids);
+	if (reason->processes > PIDS_SHOWN)
+		text = lien_append(
+			text, " ", "and %" PRIu64 " more", reason->processes - PIDS_SHOWN);
+	return reason->unknown ? lien_append(text, " ", "and an unknown one") : text;
 }
 
 /* " (at 0x7f00, because of process 813)": one example, for `lien holders`. */
@@ -58,15 +72,20 @@ static char *example(const struct reason *reason)
 {
 	const char *address = lien_get_text(reason->first, "address");
 	uint64_t holder = lien_get_number(reason->first, "holder");
+	uint64_t pid = lien_get_number(reason->first, "pid");
 	const char *at = reason->allocations == 1 ? "at" : "first at";
+	char *text;
 
 	if (!*address)
 		return lien_format("%s", "");
+	text = lien_format(" (%s %s", at, address);
+	if (pid && reason->processes + reason->unknown > 1)
+		text = lien_append(text, " ", "of process %" PRIu64, pid);
 	if (lien_get_true(reason->first, "other_user"))
-		return lien_format(" (%s %s, because of a process of another user)", at, address);
-	if (!holder)
-		return lien_format(" (%s %s)", at, address);
-	return lien_format(" (%s %s, because of process %" PRIu64 ")", at, address, holder);
+		text = lien_append(text, ", ", "because of a process of another user");
+	else if (holder)
+		text = lien_append(text, ", ", "because of process %" PRIu64, holder);
+	return lien_append(text, "", ")");
 }
 
 bool lien_print_left(const char *title, const json_t *left)
@@ -86,17 +105,15 @@ bool lien_print_left(const char *title, const json_t *left)
 	printf("\n%s\n", title);
 	for (i = 0; i < count; i++) {
 		const struct reason *r = &reasons[i];
-		char *where = example(r);
+		char *where = example(r), *who = owners(r);
 
-		if (r->processes > PIDS_SHOWN)
-			reasons[i].pids = lien_append(
-				r->pids, " ", "and %" PRIu64 " more", r->processes - PIDS_SHOWN);
-		lien_print_wrapped(stdout, 4, "  %s in %" PRIu64 " %s of %s %s%s: %s",
+		lien_print_wrapped(stdout, 4, "  %s in %" PRIu64 " %s of %s%s: %s",
 			lien_size(r->bytes).text,
-			LIEN_PLURAL(r->allocations, "allocation", "allocations"),
-			r->processes == 1 ? "process" : "processes", r->pids, where, r->text);
+			LIEN_PLURAL(r->allocations, "allocation", "allocations"), who, where,
+			r->text);
+		free(who);
 		free(where);
-		free(reasons[i].pids);
+		free(r->pids);
 	}
 	free(reasons);
 	return true;

@@ -120,6 +120,9 @@ void lien_print_host_bytes(const json_t *result)
 		printf("and %s of the host's memory, pinned for the GPUs\n", lien_size(bytes).text);
 	if (arena)
 		lien_print_wrapped(stdout, 2,
-			"lien keeps %s of the host's memory pinned for offloads: see `lien arena`",
+			json_is_null(json_object_get(result, "offload_frees")) /* a recording */
+				? "lien kept %s of the host's memory pinned for offloads"
+				: "lien keeps %s of the host's memory pinned for offloads: see "
+				  "`lien arena`",
 			lien_size(arena).text);
 }

@@ -34,6 +34,13 @@ bool lien_nodes_prepare(const struct lien_usage *usage, const struct lien_nodes_
 	unsigned i, count = 0;
 
 	*code = LIEN_EXIT_USAGE;
+	if (!ways && !options->nodes.count) {
+		lien_usage_error(usage, "--%s needs --nodes",
+			options->program ? "lien"
+			: options->state ? "state"
+					 : "lease");
+		return false;
+	}
 	if (ways != 1) {
 		lien_usage_error(usage, ways ? "--launch, --ssh and --slurm exclude each other"
 					     : "--nodes needs --launch, --ssh or --slurm");

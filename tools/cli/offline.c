@@ -195,6 +195,11 @@ static bool has_processes(struct lien_graph *graph)
 	return process;
 }
 
+static const char *option_of(const struct lien_from *from)
+{
+	return from->option ? from->option : "--at";
+}
+
 /* Returns the graph as it was when most memory was in use, after a first reading to the end. */
 static struct lien_graph *load_peak(const char *command, const struct lien_from *from, bool asked)
 {
@@ -210,8 +215,9 @@ static struct lien_graph *load_peak(const char *command, const struct lien_from 
 	if (!asked)
 		fprintf(stderr,
 			"%s: at the end of %s all processes have ended: this is its peak, at "
-			"+%.3f; --at shows another moment\n",
-			command, from->path, (first.peak_ns - first.first_ns) / 1e9);
+			"+%.3f; %s shows another moment\n",
+			command, from->path, (first.peak_ns - first.first_ns) / 1e9,
+			option_of(from));
 	second.stop_records = first.peak_records;
 	second.quiet = true;
 	return load(command, from, &second);
@@ -229,15 +235,16 @@ static struct lien_graph *load_moment(const char *command, const struct lien_fro
 		return NULL;
 	lien_graph_free(graph);
 	if (!whole.first_ns) {
-		lien_complain(command, "--at: %s is a snapshot: nothing in it has a time", path);
+		lien_complain(command, "%s: %s is a snapshot: nothing in it has a time",
+			option_of(from), path);
 		*code = LIEN_EXIT_USAGE;
 		return NULL;
 	}
 	ns += at->relative ? whole.first_ns : 0;
 	/* times are shown, and typed, in milliseconds */
 	if (ns + 1e6 < whole.first_ns || ns - 1e6 > whole.last_ns) {
-		lien_complain(command, "--at: %s is from %.3f to %.3f, or +0 to +%.3f", path,
-			whole.first_ns / 1e9, whole.last_ns / 1e9,
+		lien_complain(command, "%s: %s is from %.3f to %.3f, or +0 to +%.3f",
+			option_of(from), path, whole.first_ns / 1e9, whole.last_ns / 1e9,
 			(whole.last_ns - whole.first_ns) / 1e9);
 		*code = LIEN_EXIT_USAGE;
 		return NULL;

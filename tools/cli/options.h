@@ -42,6 +42,7 @@ struct lien_from {
 	const char *path; /* NULL: ask an agent instead */
 	struct lien_moment at;
 	bool peak;
+	const char *option; /* that reads .at; NULL: --at */
 	bool end; /* without these: the end, also where all processes have ended by then */
 	struct lien_taken *taken; /* filled in; NULL: not wanted */
 };

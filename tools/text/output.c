@@ -62,6 +62,8 @@ struct lien_text lien_size(uint64_t bytes)
 
 	if (!bytes)
 		snprintf(size.text, sizeof(size.text), "0");
+	else if (bytes < 1ull << 10)
+		snprintf(size.text, sizeof(size.text), "%" PRIu64 " B", bytes);
 	else if (bytes < 1ull << 20)
 		snprintf(size.text, sizeof(size.text), "%.1f KiB", bytes / 1024.0);
 	else if (bytes < 1ull << 30)

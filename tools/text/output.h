@@ -22,7 +22,7 @@ struct lien_text {
 	char text[24];
 };
 
-/* "0", "4.0 KiB", "10.0 MiB", "2.5 GiB"; for use as an argument: lien_size(n).text */
+/* "0", "16 B", "4.0 KiB", "10.0 MiB", "2.5 GiB"; for use as an argument: lien_size(n).text */
 struct lien_text lien_size(uint64_t bytes);
 /* "0.42 ms", "108.4 ms", "12.3 s" */
 struct lien_text lien_time(double ms);

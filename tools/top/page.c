@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,45 @@ void lien_page_add(struct lien_page *page, enum lien_mark mark, char *text)
 	page->lines[page->count++] = (struct lien_page_line){text, mark};
 }
 
+/* Where the second of two columns begins, or 2. */
+static unsigned second_column(const char *text, unsigned width)
+{
+	const char *gap = strstr(text, "  ");
+	size_t at = gap && gap > text ? gap - text + strspn(gap, " ") : 0;
+
+	return at && at < width / 2 ? at : 2;
+}
+
+/* Returns how much of the text fits: up to a blank, or all that there is room for. */
+static size_t fitting(const char *text, size_t room)
+{
+	size_t end = room;
+
+	if (strlen(text) <= room)
+		return strlen(text);
+	while (end && text[end] != ' ')
+		end--;
+	return end ? end : room;
+}
+
+void lien_page_wrap(struct lien_page *page, enum lien_mark mark, char *text)
+{
+	const unsigned width = page->width ? page->width : UINT_MAX;
+	const unsigned second = second_column(text, width);
+	unsigned indent = 0;
+	const char *rest = text;
+	size_t length;
+
+	do {
+		length = fitting(rest, width > indent ? width - indent : width);
+		lien_page_add(
+			page, mark, lien_format("%*s%.*s", (int)indent, "", (int)length, rest));
+		rest += length + strspn(rest + length, " ");
+		indent = second;
+	} while (*rest);
+	free(text);
+}
+
 void lien_page_say(struct lien_page *page, enum lien_mark mark, const char *format, ...)
 {
 	char *text = NULL;
@@ -33,7 +73,7 @@ void lien_page_say(struct lien_page *page, enum lien_mark mark, const char *form
 		text = NULL;
 	va_end(args);
 	if (text)
-		lien_page_add(page, mark, text);
+		lien_page_wrap(page, mark, text);
 }
 
 void lien_page_add_table(struct lien_page *page, struct lien_table *table)

@@ -8,6 +8,9 @@
 
 /* Takes ownership of text. Drops the line when out of memory. */
 void lien_page_add(struct lien_page *page, enum lien_mark mark, char *text);
+/* The same for text, which goes on in the next line where the screen is too narrow for it: below
+ * the second of two columns, if it has them. */
+void lien_page_wrap(struct lien_page *page, enum lien_mark mark, char *text);
 void lien_page_say(struct lien_page *page, enum lien_mark mark, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Ends a table; its lines become the page's, the first one as a heading. */

@@ -38,7 +38,7 @@ static void add_totals(struct lien_page *page, const struct lien_top *top)
 	line = lien_append(line, ", ", "other %s", lien_size(bytes > nccl ? bytes - nccl : 0).text);
 	if (offloaded)
 		line = lien_append(line, "; ", "offloaded %s", lien_size(offloaded).text);
-	lien_page_add(page, LIEN_MARK_NONE, line);
+	lien_page_wrap(page, LIEN_MARK_NONE, line);
 	lien_page_say(page, LIEN_MARK_NONE,
 		"liens: %" PRIu64 " in (imports), %" PRIu64 " out (exported allocations)", in, out);
 }
@@ -140,7 +140,7 @@ static void add_events(struct lien_page *page, const struct lien_top *top)
 	if (incomplete)
 		line = lien_append(line, "; ", "%zu %s (*)", incomplete,
 			incomplete == 1 ? "process is incomplete" : "processes are incomplete");
-	lien_page_add(page, lost || incomplete ? LIEN_MARK_WARNING : LIEN_MARK_NONE, line);
+	lien_page_wrap(page, lost || incomplete ? LIEN_MARK_WARNING : LIEN_MARK_NONE, line);
 }
 
 static void make_list(struct lien_page *page, struct lien_top *top,

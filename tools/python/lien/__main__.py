@@ -30,6 +30,8 @@ def _size(number: Optional[int]) -> str:
     if not number:
         return "0"
     sign, number = ("-", -number) if number < 0 else ("", number)
+    if number < 1 << 10:
+        return "%s%d B" % (sign, number)
     for unit, shift in (("KiB", 10), ("MiB", 20), ("GiB", 30)):
         if unit == "GiB" or number < 1 << shift + 10:
             break
