@@ -169,6 +169,9 @@ def test_moments_of_a_job_that_ran():
         equal(session.lien("record", path, "--", sys.executable, "-c", JOB).code, 7, "record")
         equal([session.ask("mem", "--from", path, *when)["bytes"] for when in (("--at", "+0"), ("--peak",))],
               [2 * MIB, 8 * MIB], "the beginning, the peak")
+        entries = json.loads(session.lien("timeline", path).out)["traceEvents"]
+        there = next(entry for entry in entries if entry["ph"] == "b" and entry["pid"] == driver.pid)
+        equal(there["ts"], 0, "when a trace has what was there")
 
 
 @case()
