@@ -15,6 +15,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TAG = "py3-none-any"
+ENTRY_POINTS = "[vllm.general_plugins]\nlien = lien.vllm:register\n"  # as in pyproject.toml
 
 
 def _version() -> str:
@@ -40,6 +41,7 @@ def _wheel(directory: str, contents: List[Tuple[str, bytes]]) -> str:
     info = "lien-%s.dist-info/" % _version()
     contents = contents + [
         (info + "METADATA", _metadata().encode()),
+        (info + "entry_points.txt", ENTRY_POINTS.encode()),
         (info + "WHEEL", ("Wheel-Version: 1.0\nGenerator: build_lien\nRoot-Is-Purelib: true\nTag: %s\n" % TAG).encode())]
     record = ""
     with zipfile.ZipFile(os.path.join(directory, name), "w", zipfile.ZIP_DEFLATED) as archive:
