@@ -135,7 +135,7 @@ def test_workers_that_share_memory():
             equal(session.process(trainer.pid)["offloaded_bytes"], 0, "of the trainer")
             equal(both(jobs, "worker.wake_up()"), ["ok None"] * 4, "awake")
             equal([values(job) for job in jobs], [(True, True)] * 4, "values")
-            equal([job("holds(peer, size, 0x5a)", limit=20) for job in [*jobs, trainer]], [True] * 5, "what another one shares")
+            equal([job("holds(peer, size, 0x5a)", limit=20) for job in [*jobs, trainer]], [True] * 5, "shared memory")
 
 
 @case()

@@ -7,7 +7,7 @@ option for it). docs/frameworks.md has the lines to type.
 
 vLLM's own backend, ``cumem``, frees weights and key-value cache, which vLLM's allocator made. This backend leaves these
 two to it, and lien moves all else that the worker owns: NCCL's buffers, workspaces, PyTorch's pools, CUDA graphs' memory.
-For vLLM wakes the weights alone and runs kernels then, while lien holds kernels until all that it moved is back.
+The reason: vLLM may wake the weights alone and run kernels, and lien holds kernels until all that it moved is back.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _backend() -> Any:
                 super().suspend(level)
             except Exception as error:  # pylint: disable=broad-except  # after the others know
                 failure = error
-            # A worker that was still copying would need what is away.
+            # A call of a worker that still copies its weights could bring everything back.
             failed = any(_exchange(failure is not None))
             if failure:
                 raise failure
