@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "agent/graph/known.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/comms_late.h"
 #include "tools/cli/idle.h"
@@ -13,7 +14,6 @@
 #include "tools/cli/nodes_view.h"
 #include "tools/cli/query.h"
 
-#define GROUPS_LISTED	8
 #define PENDING_MS	3000
 #define PENDING_STEP_MS 50
 
@@ -377,21 +377,18 @@ static void print_groups(const json_t *result)
 /* Lists the groups that there are. */
 static int unknown_group(const json_t *groups, const char *name)
 {
-	const size_t count = json_array_size(groups);
-	char *known = NULL;
+	uint64_t *known = calloc(json_array_size(groups) + 1, sizeof(*known));
+	char error[LIEN_KNOWN_SIZE];
 	const json_t *group;
 	size_t i;
 
-	json_array_foreach (groups, i, group) {
-		if (i == GROUPS_LISTED)
-			break;
-		known = lien_append(known, ", ", "%s", lien_get_text(group, "group"));
-	}
-	if (count > GROUPS_LISTED)
-		known = lien_append(known, " ", "and %zu more", count - GROUPS_LISTED);
-	lien_complain(usage.command, "no communicator has the group %s; %s%s (see `lien comms`)",
-		name, known ? "known are " : "none is known", known ? known : "");
+	if (!known)
+		return lien_complain(usage.command, "out of memory");
+	json_array_foreach (groups, i, group)
+		known[i] = strtoull(lien_get_text(group, "group"), NULL, 16);
+	lien_known_groups(known, i, name, error, sizeof(error));
 	free(known);
+	lien_complain(usage.command, "%s", error);
 	return LIEN_EXIT_USAGE;
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/text/output.h"
 
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "agent/graph/bytes.h"
 
 static void *need(void *memory)
 {
@@ -60,16 +61,7 @@ struct lien_text lien_size(uint64_t bytes)
 {
 	struct lien_text size;
 
-	if (!bytes)
-		snprintf(size.text, sizeof(size.text), "0");
-	else if (bytes < 1ull << 10)
-		snprintf(size.text, sizeof(size.text), "%" PRIu64 " B", bytes);
-	else if (bytes < 1ull << 20)
-		snprintf(size.text, sizeof(size.text), "%.1f KiB", bytes / 1024.0);
-	else if (bytes < 1ull << 30)
-		snprintf(size.text, sizeof(size.text), "%.1f MiB", bytes / 1048576.0);
-	else
-		snprintf(size.text, sizeof(size.text), "%.1f GiB", bytes / 1073741824.0);
+	snprintf(size.text, sizeof(size.text), "%s", lien_bytes(bytes).text);
 	return size;
 }
 
