@@ -19,7 +19,8 @@ struct lien_recording {
 	gzFile file;
 	bool writing;
 	bool ended;
-	int error; /* first error */
+	bool is_state, in_state; /* the record that was read last; the next one */
+	int error;		 /* first error */
 	uint64_t created;
 	struct lien_recording_origin origin; /* .clock without one: of the first event */
 	uint64_t flushed;		     /* CLOCK_MONOTONIC ns */
@@ -235,6 +236,13 @@ static int read_end(struct lien_recording *rec)
 	return 0;
 }
 
+/* A state has other records in between, and ends with its LIEN_STATE_end. */
+static void note_state(struct lien_recording *rec, uint32_t type)
+{
+	rec->is_state = rec->in_state || LIEN_IS_STATE(type);
+	rec->in_state = rec->is_state && type != LIEN_STATE_end;
+}
+
 int lien_recording_read(struct lien_recording *rec, struct lien_event *ev)
 {
 	int err;
@@ -258,9 +266,15 @@ int lien_recording_read(struct lien_recording *rec, struct lien_event *ev)
 	}
 	if (!lien_event_valid(ev))
 		return fail(rec, -EBADMSG);
-	if (!rec->origin.clock && !LIEN_IS_STATE(ev->type)) /* those may be older */
+	note_state(rec, ev->type);
+	if (!rec->origin.clock && !rec->is_state)
 		rec->origin.clock = ev->t_return ? ev->t_return : ev->t_entry;
 	return ev->type == LIEN_EVENT_END ? read_end(rec) : 1;
+}
+
+bool lien_recording_is_state(const struct lien_recording *rec)
+{
+	return rec->is_state;
 }
 
 uint64_t lien_recording_created(const struct lien_recording *rec)

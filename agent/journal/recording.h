@@ -18,6 +18,7 @@
 #ifndef LIEN_RECORDING_H
 #define LIEN_RECORDING_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <lien/event.h>
@@ -75,11 +76,15 @@ int lien_recording_open(const char *path, struct lien_recording **out) __must_ch
  */
 int lien_recording_read(struct lien_recording *rec, struct lien_event *ev) __must_check;
 
+/* Is the last record part of the state with which the recording begins? Such records have the times
+ * of what made them, maybe hours before. */
+bool lien_recording_is_state(const struct lien_recording *rec);
+
 /* Returns the creation time, ns of CLOCK_REALTIME; a journal's number. */
 uint64_t lien_recording_created(const struct lien_recording *rec);
 
 /* Returns when, in ns of CLOCK_REALTIME, an event with the time t happened; 0: it is of a snapshot.
- * A recording without an origin counts as created when the first event that was read happened.
+ * A recording without an origin counts as created when its first event after the state happened.
  * Returns 0 if it is a journal. */
 uint64_t lien_recording_time(const struct lien_recording *rec, uint64_t t);
 

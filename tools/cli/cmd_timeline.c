@@ -52,7 +52,6 @@ struct timeline {
 	struct lien_trace_moves *moves;
 	void *exports; /* tsearch(): struct export */
 	void *names;   /* tsearch(): struct named */
-	bool state;    /* reading what was there at the beginning */
 	uint64_t t;    /* of the latest event so far */
 	uint64_t calls, flows, processes;
 	uint64_t changes, every; /* looks are due after so many changes */
@@ -213,8 +212,8 @@ static int take(struct timeline *timeline, struct lien_recording *recording)
 
 	if (err != 1)
 		return err;
-	/* What was there at the beginning is there from time 0. */
-	state = lien_offline_is_state(&event, &timeline->state);
+	/* Memory from before the recording appears at time 0. */
+	state = lien_recording_is_state(recording);
 	if (!state && !timeline->t && event.t_return) {
 		lien_trace_memory_look(timeline->memory, timeline->graph, 0);
 		timeline->t = event.t_entry ? event.t_entry : event.t_return;

@@ -59,7 +59,6 @@ struct reading {
 	/* where to stop: after so many records, or before a later event */
 	uint64_t stop_records, stop_ns;
 	bool stopped;
-	bool state;	/* reading what was there at the beginning */
 	bool quiet;	/* the file's faults have been named */
 	bool find_peak; /* fills in the next three: */
 	uint64_t peak_bytes, peak_records, peak_ns;
@@ -108,15 +107,6 @@ static void follow_sum(
 		reading->grown |= LIEN_IS_STATE(event->type) || lien_origin_of(event->type);
 }
 
-bool lien_offline_is_state(const struct lien_event *event, bool *state)
-{
-	*state |= LIEN_IS_STATE(event->type);
-	if (event->type != LIEN_STATE_end)
-		return *state;
-	*state = false;
-	return true;
-}
-
 /* Returns 1 while there is more, 0 at the end, or an error. */
 static int read_one(
 	struct reading *reading, struct lien_recording *recording, struct lien_graph *graph)
@@ -128,7 +118,7 @@ static int read_one(
 	if (err != 1)
 		return err;
 	t = event.t_return ? event.t_return : event.t_entry;
-	if (lien_offline_is_state(&event, &reading->state))
+	if (lien_recording_is_state(recording))
 		t = 0;
 	reading->stopped = reading->records == reading->stop_records || t > reading->stop_ns;
 	if (reading->stopped)

@@ -29,15 +29,9 @@ json_t *lien_offline_queries(
 	const char *command, const struct lien_from *from, const json_t *requests, int *code);
 
 struct lien_recording;
-struct lien_event;
 
 /* Opens a recording. Returns NULL after a message that says what is wrong with the file. */
 struct lien_recording *lien_offline_open(const char *command, const char *path);
-/*
- * Is the record part of the state with which a recording begins? Such records have the times of
- * what made them, maybe hours before. *state, false at first, is for the next call.
- */
-bool lien_offline_is_state(const struct lien_event *event, bool *state);
 /* Reports the error of lien_recording_read() that ended a recording. Returns true if it was only
  * truncated: a warning; false after a message. */
 bool lien_offline_ended(const char *command, const char *path, int err);
