@@ -112,15 +112,24 @@ uint64_t lien_replay_verifiable(
 	return least(filled - mapping->offset, mapping->bytes);
 }
 
+/* Counts it, and returns whether it is the first one, of which the rest is noted. */
+static bool note_failure(struct lien_replay_checked *checked,
+	const struct lien_replay_mapping *mapping, uint64_t actual, uint64_t offset)
+{
+	if (checked->failed++)
+		return false;
+	checked->va = mapping->va;
+	checked->actual = actual;
+	checked->offset = offset;
+	return true;
+}
+
 static void note_mismatch(struct lien_replay_checked *checked,
 	const struct lien_replay_mapping *mapping, uint64_t actual, uint64_t expected,
 	const void *found, uint64_t offset)
 {
-	if (checked->failed++)
+	if (!note_failure(checked, mapping, actual, offset))
 		return;
-	checked->va = mapping->va;
-	checked->actual = actual;
-	checked->offset = offset;
 	checked->expected = expected;
 	memcpy(&checked->found, found, least(sizeof(checked->found), mapping->bytes - offset));
 }
@@ -130,12 +139,8 @@ static void note_unreadable(struct lien_replay_checked *checked,
 	const struct lien_replay_mapping *mapping, uint64_t actual, uint64_t offset,
 	CUresult result)
 {
-	if (checked->failed++)
-		return;
-	checked->va = mapping->va;
-	checked->actual = actual;
-	checked->offset = offset;
-	checked->result = result;
+	if (note_failure(checked, mapping, actual, offset))
+		checked->result = result;
 }
 
 /* Compares [from, to) of the mapping, relative to its beginning. Returns 1: a mismatch or memory
