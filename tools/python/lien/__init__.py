@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from typing import Iterable, Iterator, List, Optional, Union
 
 from . import _answers, _connection, _errors, _events, _wire
@@ -188,12 +187,7 @@ def memory(by: Optional[str] = None, *, pid: Optional[int] = None, socket: Optio
     >>> [(row.kind, row.bytes) for row in lien.memory(by="device", pid=pid)]
     [('device', 4194304)]
     """
-    end = time.monotonic() + FRESH_S
-    while True:
-        found = _connection.question(socket, _wire.memory(by, pid))
-        if not found.get("pending") or time.monotonic() > end:
-            return _answers.rows(found)
-        time.sleep(0.02)
+    return _answers.rows(_connection.settled(socket, _wire.memory(by, pid), FRESH_S))
 
 
 def holders(pid: int, address: int, *, socket: Optional[str] = None) -> Allocation:

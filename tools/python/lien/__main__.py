@@ -8,7 +8,6 @@ import pwd
 import shutil
 import sys
 import textwrap
-import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from . import LienError, __version__, _answers, _connection
@@ -160,15 +159,6 @@ def _print_notes(found: Row) -> None:
         _note("processes of other users are hidden: only root sees and moves them")
 
 
-def _ask(socket: Optional[str]) -> Row:
-    end = time.monotonic() + PENDING_S
-    while True:
-        found: Row = _connection.question(socket, {"op": "ps", "fresh": True})
-        if not found.get("pending") or time.monotonic() > end:
-            return found
-        time.sleep(0.02)
-
-
 @_answers.of_this_version
 def _print(found: Row, everything: bool) -> None:
     _print_processes(found, everything)
@@ -185,7 +175,7 @@ def main() -> int:
     parser.add_argument("--version", action="version", version="lien " + __version__)
     options = parser.parse_args()
     try:
-        _print(_ask(options.socket), options.all)
+        _print(_connection.settled(options.socket, {"op": "ps", "fresh": True}, PENDING_S), options.all)
     except LienError as error:
         print("lien: %s" % error, file=sys.stderr)
         return 1

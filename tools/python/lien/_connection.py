@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import time
 from typing import Any, Iterator, Optional, Tuple
 
 from . import _wire
@@ -98,6 +99,16 @@ def question(path: Optional[str], request: _wire.Request) -> Any:
     with Connection(path) as connection:
         connection.send(request)
         return connection.reply()
+
+
+def settled(path: Optional[str], request: _wire.Request, seconds: float) -> Any:
+    """The answer once nothing of it is pending any more, or after so long."""
+    end = time.monotonic() + seconds
+    while True:
+        found = question(path, request)
+        if not found.get("pending") or time.monotonic() > end:
+            return found
+        time.sleep(0.02)
 
 
 def move(path: Optional[str], request: _wire.Request) -> Any:
