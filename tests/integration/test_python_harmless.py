@@ -292,8 +292,9 @@ def test_the_interpreter_ends():
                 ("import atexit\natexit.register(free, address, size)\nlien.offload('all', [lien.SELF])\n", 0),
                 ("import atexit\natexit.register(call, 'cuDevicePrimaryCtxRelease_v2', 0)\n"
                  "lien.offload('all', [lien.SELF])\n", 0),
-                ("threading.Thread(target=lambda: [lien.offload('all') and lien.restore() for _ in iter(int, 1)], "
-                 "daemon=True).start()\ntime.sleep(0.2)\n", 0)):
+                ("moved = threading.Event()\n"
+                 "threading.Thread(target=lambda: [lien.offload('all') and (moved.set(), lien.restore()) for _ in "
+                 "iter(int, 1)], daemon=True).start()\nassert moved.wait(20)\n", 0)):
             said_by(session, text, code)
             wait_for("it is gone", lambda: not session.ask("ps")["processes"])
             equal(session.used(), used, text)

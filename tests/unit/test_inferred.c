@@ -210,7 +210,7 @@ static void test_plan(void **state)
 	assert_int_equal(plan.nameless, 2 * PIECE);
 }
 
-/* What only seems to be NCCL's is saved, even if NCCL's is discarded. */
+/* Memory that is only probably NCCL's is saved, even if NCCL's memory is discarded. */
 static void test_not_discarded(void **state)
 {
 	const struct lien_discard discard = {.owner = "nccl"};
