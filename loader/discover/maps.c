@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include "loader/discover/untrusted.h"
 
@@ -91,12 +92,29 @@ static int read_maps(pid_t pid, bool code, lien_maps_fn fn, void *arg, unsigned 
 	return err;
 }
 
+/* Kernel threads have no executable, and are most of a large machine's processes. A first thread
+ * that has ended has none either, but others beside it. */
+static bool is_kernel_thread(pid_t pid)
+{
+	char path[32], name;
+	struct stat st;
+
+	snprintf(path, sizeof(path), "/proc/%d/exe", pid);
+	if (readlink(path, &name, 1) >= 0 || errno != ENOENT)
+		return false;
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	return !stat(path, &st) && st.st_nlink <= 3; /* ".", "..", and one thread */
+}
+
 static int read_any_thread(pid_t pid, bool code, lien_maps_fn fn, void *arg)
 {
 	unsigned lines = 0;
 	pid_t tid;
-	int err = read_maps(pid, code, fn, arg, &lines);
+	int err;
 
+	if (pid && is_kernel_thread(pid))
+		return 0;
+	err = read_maps(pid, code, fn, arg, &lines);
 	tid = pid && !err && !lines ? other_thread(pid) : 0;
 	return tid ? read_maps(tid, code, fn, arg, &lines) : err;
 }
