@@ -65,7 +65,7 @@ UNIT_SRCS_test_quiesce	     := $(addprefix agent/quiesce/, by_comm.c elsewhere.c
 UNIT_SRCS_test_ras_tcp	     := $(UNTRUSTED) loader/discover/environ.c agent/join/ras_tcp.c
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
-UNIT_SRCS_test_serve	     := $(filter-out control/protocol/serve.c,$(UNIT_SRCS_test_control))
+UNIT_SRCS_test_serve	     := $(filter-out control/orders/serve.c,$(UNIT_SRCS_test_control))
 UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
 UNIT_SRCS_test_signal	     := control/signal.c
 UNIT_SRCS_test_symbols	     := $(addprefix loader/discover/, symbols.c demangle.c)

@@ -12,7 +12,7 @@
 
 /* Their state outlives a socket, and is to be reset here. */
 #include "control/driver/names.c"
-#include "control/protocol/serve.c"
+#include "control/orders/serve.c"
 #include "tests/unit/no_translate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

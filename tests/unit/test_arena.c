@@ -77,7 +77,7 @@ static struct lien_driver driver = {
 	.cuDeviceGetAttribute = attribute,
 };
 
-/* These stand in for control/orders/ and control/protocol/serve.c, which are not linked. */
+/* These stand in for control/orders/, which is not linked. */
 int lien_device_use(struct lien_control *of, int ordinal, struct lien_device **out)
 {
 	*out = &of->devices[0];

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 
 /* Its state outlives sockets; a test begins with none. */
-#include "control/protocol/serve.c"
+#include "control/orders/serve.c"
 #include "control/driver/names.h"
 #include "tests/unit/no_translate.h"
 

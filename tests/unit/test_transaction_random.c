@@ -74,7 +74,7 @@ static void free_it(unsigned m)
 	memory->device = memory->mapped || item_of(p, m, HELD, LIEN_WIRE_OWNED);
 }
 
-/* The process does not hear of the agent for too long (control/protocol/serve.c). */
+/* The process does not hear of the agent for too long (control/orders/serve.c). */
 static void silence(unsigned p)
 {
 	struct fake *fake = &w.fake[p];
