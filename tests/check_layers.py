@@ -12,7 +12,7 @@ PURE = ["agent/graph", "agent/journal", "agent/nodes", "agent/reread", "agent/of
 PRODUCT = PURE + [
     "loader", "loader/discover", "loader/probes", "loader/inject",
     "agent/core", "agent/server", "agent/link", "agent/quiesce", "agent/orders", "agent/join",
-    "agent/daemon", "tools/text", "tools/picture", "tools/top", "tools/cli", "tools/exporter", "tools/replay", "tools/python"]
+    "agent/processes", "agent/daemon", "tools/text", "tools/picture", "tools/top", "tools/cli", "tools/exporter", "tools/replay", "tools/python"]
 # Each is a program of its own, or goes into one: they know nothing of the others.
 ORDERS = [PRODUCT, ["control/driver", "control/memory", "control/tag", "control/ask", "control/plain", "control/nccl", "control/orders", "control/tms", "control"]]
 TOPS = ["agent", "loader", "control", "tools/cli", "tools/exporter", "tools/picture", "tools/text", "tools/top",

@@ -4,8 +4,8 @@
  * the links to the control libraries, serves clients and drives one transaction at a time. Slow
  * work, such as reading symbols (sites.c) or asking NVML (node.c), runs in threads of its own that
  * know nothing of the rest (worker.h). All of the agent's own files share this header. Their order
- * is core < server < link < quiesce < orders < join < daemon; no file includes one from a later
- * layer.
+ * is core < server < link < quiesce < orders < join < processes < daemon; no file includes one from
+ * a later layer.
  */
 #ifndef LIEN_AGENT_H
 #define LIEN_AGENT_H
@@ -166,7 +166,7 @@ struct lien_agent {
 		uint32_t pid; /* looked at last */
 		uint64_t t_look;
 		bool looking;
-	} rewritten; /* daemon/rewritten.h */
+	} rewritten; /* processes/rewritten.h */
 	struct lien_netns *netns;
 	struct lien_worker *ipc_connect; /* join/ipc_connect.h */
 	struct lien_ras *ras;		 /* NULL: NCCL's RAS is not asked */

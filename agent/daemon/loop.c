@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/daemon/loop.h"
-#include "agent/daemon/watch.h"
+#include "agent/processes/watch.h"
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
 
@@ -8,15 +8,15 @@
 
 #include "agent/daemon/answers.h"
 #include "agent/core/node.h"
-#include "agent/daemon/contexts.h"
+#include "agent/processes/contexts.h"
 #include "agent/join/join.h"
 #include "agent/quiesce/gate.h"
 #include "agent/orders/prepare.h"
 #include "agent/daemon/others.h"
-#include "agent/daemon/probing.h"
-#include "agent/daemon/rewritten.h"
+#include "agent/processes/probing.h"
+#include "agent/processes/rewritten.h"
 #include "agent/daemon/resume.h"
-#include "agent/daemon/sites.h"
+#include "agent/processes/sites.h"
 #include "loader/probes/gate.h"
 #include "loader/probes/make_link.h"
 #include "loader/discover/timeout.h"

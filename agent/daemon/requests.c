@@ -22,7 +22,7 @@
 #include "agent/core/open_files.h"
 #include "agent/orders/prepare.h"
 #include "agent/daemon/select.h"
-#include "agent/daemon/sites.h"
+#include "agent/processes/sites.h"
 #include "agent/daemon/together.h"
 #include "loader/probes/close_later.h"
 #include "loader/probes/make_link.h"

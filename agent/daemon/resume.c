@@ -12,13 +12,13 @@
 
 #include "agent/daemon/resume.h"
 
-#include "agent/daemon/watch.h"
+#include "agent/processes/watch.h"
 #include "agent/core/proc.h"
 #include "agent/daemon/clean.h"
-#include "agent/daemon/contexts.h"
+#include "agent/processes/contexts.h"
 #include "agent/offload/plan.h"
 #include "agent/server/server.h"
-#include "agent/daemon/sites.h"
+#include "agent/processes/sites.h"
 #include "agent/nodes/outcomes.h"
 #include "loader/probes/gate.h"
 
@@ -204,22 +204,6 @@ void lien_resume_note(struct lien_agent *agent, const struct lien_event *event)
 		return;
 	snprintf(why, sizeof(why), "cannot write %s: %s", agent->journal_path, strerror(-err));
 	journal_end(agent, why);
-}
-
-void lien_resume_ends(struct lien_agent *agent)
-{
-	struct lien_process *process, *next;
-	struct lien_event event;
-
-	if (!agent->taken_over)
-		return;
-	for (process = lien_graph_first(agent->graph); process; process = next) {
-		next = lien_graph_next(process);
-		if (lien_proc_runs(process->pid, process->start))
-			continue;
-		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
-		lien_agent_event(agent, &event);
-	}
 }
 
 static void stranded(void *context, uint32_t pid, uint64_t start)

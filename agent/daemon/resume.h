@@ -17,8 +17,6 @@ bool lien_resume_record(struct lien_agent *agent, const struct lien_event *event
 void lien_resume_tick(struct lien_agent *agent);
 /* Adds an event to the journal, if there is one. */
 void lien_resume_note(struct lien_agent *agent, const struct lien_event *event);
-/* Ends the processes that ended unseen. */
-void lien_resume_ends(struct lien_agent *agent);
 /* Call this when all libraries are probed again. */
 void lien_resume_finish(struct lien_agent *agent);
 /* Leaves everything to the next agent, or nothing if none could take over. */

@@ -7,9 +7,9 @@
 
 #include "agent/core/agent.h"
 #include "agent/daemon/resume.h"
-#include "agent/daemon/watch.h"
+#include "agent/processes/watch.h"
 #include "agent/server/server.h"
-#include "agent/daemon/contexts.h"
+#include "agent/processes/contexts.h"
 #include "agent/graph/event_check.h"
 #include "agent/daemon/loop.h"
 #include "agent/join/join.h"

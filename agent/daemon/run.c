@@ -16,7 +16,7 @@
 
 #include "agent/daemon/answers.h"
 #include "agent/join/join.h"
-#include "agent/daemon/contexts.h"
+#include "agent/processes/contexts.h"
 #include "agent/daemon/loop.h"
 #include "agent/core/node.h"
 #include "agent/core/open_files.h"
@@ -25,11 +25,11 @@
 #include "agent/daemon/requests.h"
 #include "agent/daemon/together.h"
 #include "agent/daemon/resume.h"
-#include "agent/daemon/watch.h"
+#include "agent/processes/watch.h"
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
-#include "agent/daemon/probing.h"
-#include "agent/daemon/sites.h"
+#include "agent/processes/probing.h"
+#include "agent/processes/sites.h"
 #include "loader/discover/timeout.h"
 
 #define LOOP_WAIT_MS 20 /* for anything that a job can delay */

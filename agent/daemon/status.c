@@ -8,7 +8,7 @@
 #include "agent/quiesce/gate.h"
 #include "agent/orders/prepare.h"
 #include "agent/daemon/others.h"
-#include "agent/daemon/probing.h"
+#include "agent/processes/probing.h"
 #include "agent/server/server.h"
 #include "agent/daemon/requests.h"
 #include "agent/views/views.h"

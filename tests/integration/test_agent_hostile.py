@@ -515,7 +515,7 @@ def test_library_deleted_while_mapped():
 
 USER = 54323
 AS_USER = ("setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups")
-OF_USER = 64  # agent/daemon/probing.c
+OF_USER = 64  # agent/processes/probing.c
 NONE_UNPROBED = {"users": [], "processes": [], "rewritten": []}
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/daemon/sites.h"
+#include "agent/processes/sites.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/daemon/rewritten.h"
+#include "agent/processes/rewritten.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "agent/core/worker.h"
-#include "agent/daemon/probing.h"
-#include "agent/daemon/watch.h"
+#include "agent/processes/probing.h"
+#include "agent/processes/watch.h"
 #include "loader/discover/file_state.h"
 #include "loader/discover/libraries.h"
 #include "loader/discover/untrusted.h"

@@ -4,7 +4,7 @@
  * have one there is nothing more to learn, and following it would cost several traps per
  * collective.
  */
-#include "agent/daemon/contexts.h"
+#include "agent/processes/contexts.h"
 #include "agent/core/proc.h"
 
 #include <errno.h>

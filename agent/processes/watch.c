@@ -11,13 +11,12 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "agent/daemon/contexts.h"
-#include "agent/daemon/resume.h"
+#include "agent/processes/contexts.h"
 #include "agent/core/node.h"
 #include "agent/core/proc.h"
-#include "agent/daemon/probing.h"
-#include "agent/daemon/sites.h"
-#include "agent/daemon/watch.h"
+#include "agent/processes/probing.h"
+#include "agent/processes/sites.h"
+#include "agent/processes/watch.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/orders/presence.h"
@@ -225,6 +224,23 @@ static int attach_found(const struct lien_library_file *file, void *arg)
 	return 0;
 }
 
+/* Ends the processes that ended while no agent ran. */
+static void end_unseen(struct lien_agent *agent)
+{
+	struct lien_process *process, *next;
+	struct lien_event event;
+
+	if (!agent->taken_over)
+		return;
+	for (process = lien_graph_first(agent->graph); process; process = next) {
+		next = lien_graph_next(process);
+		if (lien_proc_runs(process->pid, process->start))
+			continue;
+		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
+		lien_agent_event(agent, &event);
+	}
+}
+
 int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 {
 	const char *const *path;
@@ -250,7 +266,7 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 	if (err)
 		return err;
 	lien_agent_consume(agent);
-	lien_resume_ends(agent);
+	end_unseen(agent);
 	proc = opendir("/proc");
 	if (!proc)
 		return -errno;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/daemon/probing.h"
+#include "agent/processes/probing.h"
 #include "agent/core/proc.h"
-#include "agent/daemon/watch.h"
+#include "agent/processes/watch.h"
 
 #include <ctype.h>
 #include <dirent.h>
