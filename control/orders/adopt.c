@@ -46,6 +46,28 @@ int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t
 	return driver->cuStreamSynchronize(device->stream);
 }
 
+/* The application may have given access to devices that it does not use, and that have no context.
+ * NCCL's ncclMemAlloc() does. */
+static void find_device(struct lien_control *control, struct lien_wire_adopt *adopt)
+{
+	const unsigned wanted = adopt->flags & LIEN_WIRE_ADOPT_READ_ONLY
+					? CU_MEM_ACCESS_FLAGS_PROT_READ
+					: CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	CUmemLocation place = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+	struct lien_device *device;
+	unsigned long long flags;
+
+	if (!adopt->va || lien_device_use(control, adopt->device, &device) != -ENODEV)
+		return;
+	for (; place.id < LIEN_DEVICES_MAX; place.id++)
+		if (!lien_device_use(control, place.id, &device) &&
+			!control->driver->cuMemGetAccess(&flags, &place, adopt->va) &&
+			(flags & wanted) == wanted) {
+			adopt->device = place.id;
+			return;
+		}
+}
+
 /* Reserves an address range that fits any of them plus one step. 0: none available. */
 static int reserve_scratch(struct lien_control *control, const struct lien_wire_adopt *adopt,
 	unsigned count, CUdeviceptr *scratch, size_t *size)
@@ -145,9 +167,12 @@ int lien_order_count(
 	CUdeviceptr scratch = 0;
 	unsigned i;
 	size_t room;
-	int result = reserve_scratch(control, adopt, count, &scratch, &room);
+	int result;
 	const int fabric = !syscall(SYS_access, CHANNELS, F_OK);
 
+	for (i = 0; i < count; i++)
+		find_device(control, &adopt[i]);
+	result = reserve_scratch(control, adopt, count, &scratch, &room);
 	for (i = 0; i < count && !result; i++) {
 		if (adopt[i].flags & LIEN_WIRE_ADOPT_COUNT)
 			result = count_references(control, &adopt[i], scratch, room);
@@ -179,7 +204,7 @@ int lien_order_marks(
 {
 	struct lien_marks *marks = &control->marks;
 	struct lien_wire_adopt *grown;
-	unsigned room = marks->room;
+	unsigned room = marks->room, i;
 
 	if (marks->written)
 		return lien_control_fail(control, -EBUSY, 0, "earlier marks are not put back yet");
@@ -198,6 +223,8 @@ int lien_order_marks(
 	}
 	if (count) /* there is no list before the first one */
 		memcpy(marks->mark + marks->count, adopt, count * sizeof(*adopt));
+	for (i = marks->count; i < marks->count + count; i++)
+		find_device(control, &marks->mark[i]);
 	marks->count += count;
 	if (control->flags & LIEN_WIRE_LAST && marks->count) {
 		qsort(marks->mark, marks->count, sizeof(marks->mark[0]), by_mark);

@@ -122,7 +122,7 @@ static int use_context(struct lien_control *control, const struct lien_item *ite
 	unsigned i;
 
 	for (i = 0; i < item->wire.mappings && (!i || imported) && ordinal < 0; i++)
-		ordinal = lien_item_context_device(&item[i].wire);
+		ordinal = lien_item_context_device(control, &item[i].wire);
 	if (ordinal < 0 && imported)
 		return 0;
 	result = lien_device_use(control, ordinal, &device);

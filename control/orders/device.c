@@ -149,16 +149,23 @@ int lien_item_device(const struct lien_wire_item *wire)
 	return device;
 }
 
-int lien_item_context_device(const struct lien_wire_item *wire)
+int lien_item_context_device(struct lien_control *control, const struct lien_wire_item *wire)
 {
+	struct lien_device *device;
+	int first = -1;
 	unsigned i;
 
 	if (wire->flags & LIEN_WIRE_OWNED)
 		return lien_item_device(wire);
-	for (i = 0; i < wire->places; i++)
-		if (wire->place[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE)
+	for (i = 0; i < wire->places; i++) {
+		if (wire->place[i].location_type != CU_MEM_LOCATION_TYPE_DEVICE)
+			continue;
+		if (!lien_device_use(control, wire->place[i].location_id, &device))
 			return wire->place[i].location_id;
-	return -1;
+		if (first < 0)
+			first = wire->place[i].location_id;
+	}
+	return first;
 }
 
 static int is_one_of(uint64_t value, const uint64_t *list, unsigned count)

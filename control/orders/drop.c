@@ -24,7 +24,7 @@ int lien_order_drop(struct lien_control *control, uint32_t kind)
 			continue;
 		lien_device_use(control,
 			kind == LIEN_WIRE_OWNED ? item->wire.location_id
-						: lien_item_context_device(&item->wire),
+						: lien_item_context_device(control, &item->wire),
 			&device);
 		if (kind == LIEN_WIRE_OWNED)
 			control->reply.arg += item->wire.allocation_bytes;

@@ -14,8 +14,9 @@ int lien_devices_synchronize(struct lien_control *control);
  * or was on. */
 uint64_t lien_devices_free(struct lien_control *control);
 /* Returns a device whose context can do the work on the item: copy it or, for an import, query
- * it. */
-int lien_item_context_device(const struct lien_wire_item *wire);
+ * it. If the application uses none of those that have access to an import, one that it does not
+ * use; -1: none has access. */
+int lien_item_context_device(struct lien_control *control, const struct lien_wire_item *wire);
 
 /* copy.c. Begins to copy one allocation between the device and the arena. */
 int lien_copy_begin(struct lien_control *control, struct lien_item *item, int to_host);

@@ -156,13 +156,16 @@ def why_left(out: dict) -> str:
 def offload_and_restore(lien, dice, may_stay: bool) -> tuple[int, int]:
     """Bytes moved, and left."""
     at_a_moment(dice, 0.3)
-    out = lien.json("offload", "--owner", "all", timeout=120)
+    outcome = lien.command("offload", "--json", "--owner", "all", timeout=120)
+    if outcome.code and not (may_stay and outcome.out):
+        raise Failure(f"lien offload: {outcome.text()[:1000]}")
+    out = outcome.json()
     left = sum(left["bytes"] for left in out["left"])
-    if out["outcome"] != "done":
-        if may_stay and left:
-            print(f"     {out['outcome']}: {why_left(out)}", flush=True)
-            return 0, left
-        raise Failure(f"offload: {out['outcome']}: {why_left(out)}")
+    if outcome.code:
+        if out["outcome"] != "nothing to do" or not left:
+            raise Failure(f"lien offload: {outcome.text()[:1000]}")
+        print(f"     {out['outcome']}: {why_left(out)}", flush=True)
+        return 0, left
     at_a_moment(dice, 0.1)
     back = lien.json("restore", timeout=120)
     if (back["outcome"], back["bytes"]) != ("done", out["bytes"]):

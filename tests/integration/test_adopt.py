@@ -105,6 +105,30 @@ def test_owners_are_found():
 
 
 @case()
+def test_access_for_a_device_that_is_not_used():
+    """As ncclMemAlloc() gives it: to all devices, of which a rank has a context on its own alone."""
+    with Session() as session:
+        owner, importer = (session.driver(control=False, device=1) for _ in range(2))
+        handle, va = owner("make", SIZE, 1)
+        fd = owner("export", handle)
+        taken = importer.take(owner, fd)
+        owner("close", fd)
+        view = importer("show", SIZE, taken, 1)
+        for driver, address in (owner, va), (importer, view):
+            driver("access-two", address, SIZE, 0, 3, 1, 3)
+        owner("fill", va, SIZE, 0x40)
+        session.start_agent()
+        known(session, owner.pid, importer.pid)
+        adoption = session.ask("attach", "--all")["adoption"]
+        equal((adoption["error"], adoption["matched"], adoption["unmatched"]), (None, 1, 0), "adoption")
+        answer = session.ask("offload", "--owner", "all")
+        equal((answer["bytes"], answer["left"], session.used()), (SIZE, [], 0), "moved")
+        session.ask("restore")
+        for driver, address in (owner, va), (importer, view):
+            equal(driver("check", address, SIZE, 0x40), 0, "wrong bytes")
+
+
+@case()
 def test_by_the_first_offload():
     """Nobody has to attach: an offload does, and brings the job back to where it was."""
     with Session() as session:
