@@ -19,8 +19,8 @@ int lien_graph_apply_capture_begin(
 
 	process->captured = true;
 	if (capture)
-		lien_graph_apply_pending(
-			graph, process, LIEN_CALL_CU_STREAM_DESTROY, event->capture.stream, 0);
+		lien_pending_apply(graph, process, LIEN_CALL_CU_STREAM_DESTROY,
+			event->capture.stream, 0, lien_graph_apply_stream_destroy);
 	if (capture_find(process, event->capture.stream))
 		return 0; /* a stream has one capture at a time: the previous end was missed */
 	capture = calloc(1, sizeof(*capture));

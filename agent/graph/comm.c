@@ -6,13 +6,6 @@
 
 #include "agent/graph/internal.h"
 
-struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
-{
-	struct lien_comm key = {.address = address};
-
-	return RB_FIND(lien_comm_tree, &process->comms, &key);
-}
-
 struct lien_comm *lien_comm_new(
 	struct lien_graph *graph, struct lien_process *process, uint64_t address)
 {
@@ -26,13 +19,6 @@ struct lien_comm *lien_comm_new(
 	RB_INSERT(lien_comm_tree, &process->comms, comm);
 	RB_INSERT(lien_comm_number_tree, &process->comm_numbers, comm);
 	return comm;
-}
-
-struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number)
-{
-	struct lien_comm key = {.number = number};
-
-	return RB_FIND(lien_comm_number_tree, &process->comm_numbers, &key);
 }
 
 const struct lien_init *lien_process_init(const struct lien_process *process, uint32_t number)
@@ -61,6 +47,27 @@ int lien_init_new(struct lien_process *process, uint64_t scope, uint32_t number)
 	RB_INSERT(lien_init_tree, &process->inits, init);
 	RB_INSERT(lien_init_number_tree, &process->init_numbers, init);
 	return 0;
+}
+
+void lien_init_drop(struct lien_process *process, struct lien_init *init)
+{
+	RB_REMOVE(lien_init_tree, &process->inits, init);
+	RB_REMOVE(lien_init_number_tree, &process->init_numbers, init);
+	free(init);
+}
+
+void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm)
+{
+	struct lien_init key = {.number = comm->number}, *init;
+
+	lien_splits_forget(graph, process, comm->number);
+	while (!RB_EMPTY(&comm->registrations))
+		lien_registration_drop(&comm->registrations, RB_ROOT(&comm->registrations));
+	while ((init = RB_FIND(lien_init_number_tree, &process->init_numbers, &key)))
+		lien_init_drop(process, init);
+	RB_REMOVE(lien_comm_tree, &process->comms, comm);
+	RB_REMOVE(lien_comm_number_tree, &process->comm_numbers, comm);
+	free(comm);
 }
 
 uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope)
@@ -100,15 +107,16 @@ static int adopt_number(struct lien_comm *comm, struct lien_process *process, ui
 	return 0;
 }
 
-struct lien_comm *lien_comm_made(
+static struct lien_comm *comm_made(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *comm = lien_comm_find(process, event->comm.comm);
 
 	if (comm &&
-		!lien_graph_apply_pending(
-			graph, process, LIEN_CALL_NCCL_DESTROY, comm->address, 0) &&
-		!lien_graph_apply_pending(graph, process, LIEN_CALL_NCCL_ABORT, comm->address, 0))
+		!lien_pending_apply(graph, process, LIEN_CALL_NCCL_DESTROY, comm->address, 0,
+			lien_graph_apply_comm_end) &&
+		!lien_pending_apply(graph, process, LIEN_CALL_NCCL_ABORT, comm->address, 0,
+			lien_graph_apply_comm_end))
 		lien_comm_drop(graph, process, comm);
 	comm = lien_comm_new(graph, process, event->comm.comm);
 	if (!comm || adopt_number(comm, process, event->t_entry))
@@ -122,10 +130,10 @@ struct lien_comm *lien_comm_made(
 	return comm;
 }
 
-struct lien_comm *lien_comm_derived(
+static struct lien_comm *comm_derived(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *comm = lien_comm_made(graph, process, event);
+	struct lien_comm *comm = comm_made(graph, process, event);
 
 	if (!comm)
 		return NULL;
@@ -192,25 +200,25 @@ static int comm_found(
 	return 0;
 }
 
-bool lien_comm_has_count(const struct lien_comm *comm)
+static bool comm_has_count(const struct lien_comm *comm)
 {
 	return !lien_comm_unnamed(comm) && !lien_comm_is_found(comm);
 }
 
-struct lien_comm *lien_comm_parent(struct lien_process *process, const struct lien_event *event)
+static struct lien_comm *comm_parent(struct lien_process *process, const struct lien_event *event)
 {
 	return event->comm.parent != event->comm.comm ? lien_comm_find(process, event->comm.parent)
 						      : NULL;
 }
 
-int lien_comm_recorded(
+static int comm_recorded(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
+	struct lien_comm *parent = comm_parent(process, event), *comm;
 
 	if (!event->comm.comm)
 		return 0;
-	comm = lien_comm_made(graph, process, event);
+	comm = comm_made(graph, process, event);
 	if (!comm)
 		return -ENOMEM;
 	comm->parent = parent ? parent->number : 0;
@@ -221,16 +229,44 @@ int lien_comm_recorded(
 	return 0;
 }
 
+static uint64_t mix(uint64_t hash, const void *data, size_t size)
+{
+	const uint8_t *bytes = data;
+
+	while (size--)
+		hash = (hash ^ *bytes++) * 0x100000001b3ull;
+	return hash;
+}
+
+static void derive_id(uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number)
+{
+	uint64_t hash = mix(0xcbf29ce484222325ull, parent->id, sizeof(parent->id));
+
+	hash = mix(hash, &call, sizeof(call));
+	hash = mix(hash, &number, sizeof(number));
+	memset(id, 0, sizeof(parent->id));
+	memcpy(id, &hash, sizeof(hash));
+}
+
+static void add_color(uint8_t *id, int32_t color)
+{
+	uint64_t hash;
+
+	memcpy(&hash, id, sizeof(hash));
+	hash = mix(hash, &color, sizeof(color));
+	memcpy(id, &hash, sizeof(hash));
+}
+
 int lien_graph_apply_comm_init(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	if (event->flags & LIEN_EVENT_FOUND)
 		return event->comm.comm ? comm_found(graph, process, event) : 0;
 	if (event->flags & LIEN_EVENT_IMPORTED)
-		return lien_comm_recorded(graph, process, event);
+		return comm_recorded(graph, process, event);
 	if (!event->comm.comm)
 		return 0;
-	return lien_comm_made(graph, process, event) ? 0 : -ENOMEM;
+	return comm_made(graph, process, event) ? 0 : -ENOMEM;
 }
 
 #define EXCLUDED_TOLD (sizeof(((struct lien_event *)0)->comm.id) / sizeof(int32_t))
@@ -259,21 +295,21 @@ static void shrink_rank(
 int lien_graph_apply_comm_shrink(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
+	struct lien_comm *parent = comm_parent(process, event), *comm;
 
 	if (event->flags & LIEN_EVENT_IMPORTED)
-		return lien_comm_recorded(graph, process, event);
+		return comm_recorded(graph, process, event);
 	if (!event->comm.comm)
 		return 0;
-	comm = lien_comm_derived(graph, process, event);
+	comm = comm_derived(graph, process, event);
 	if (!comm)
 		return -ENOMEM;
 	if (!parent)
 		return 0;
 	comm->parent = parent->number;
 	parent->shrinks++;
-	if (lien_comm_has_count(parent))
-		lien_comm_derive_id(comm->id, parent, event->type, parent->shrinks);
+	if (comm_has_count(parent))
+		derive_id(comm->id, parent, event->type, parent->shrinks);
 	shrink_rank(comm, parent, event);
 	return 0;
 }
@@ -297,4 +333,62 @@ int lien_graph_apply_comm_end(
 	if (comm)
 		lien_comm_drop(graph, process, comm);
 	return 0;
+}
+
+/* Adds the part of the process's communicator to the split. */
+static int split_join(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_event *event, const struct lien_comm *parent,
+	const struct lien_comm *comm, unsigned number)
+{
+	const struct lien_split_member member = {
+		.comm = comm ? comm->address : 0,
+		.number = comm ? comm->number : 0,
+		.parent = parent->number,
+		.color = event->comm.color,
+		.key = event->comm.key,
+		.parent_rank = parent->rank,
+	};
+	uint8_t id[sizeof(parent->id)];
+
+	if (parent->rank < 0 || parent->rank >= parent->nranks || !comm_has_count(parent))
+		return 0; /* its members are unknown then */
+	derive_id(id, parent, LIEN_CALL_NCCL_SPLIT, number);
+	return lien_split_join(graph, process, &member, id, parent->nranks, number);
+}
+
+static int split_recorded(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *parent = comm_parent(process, event), *comm;
+
+	if (event->comm.nranks != LIEN_COMM_AWAITED)
+		return comm_recorded(graph, process, event);
+	comm = event->comm.color < 0 ? NULL : lien_comm_find(process, event->comm.comm);
+	return parent ? split_join(graph, process, event, parent, comm, event->comm.excluded) : 0;
+}
+
+int lien_graph_apply_comm_split(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *parent = comm_parent(process, event), *comm = NULL;
+
+	if (event->flags & LIEN_EVENT_IMPORTED)
+		return split_recorded(graph, process, event);
+	if (event->comm.comm && event->comm.color >= 0) {
+		comm = comm_derived(graph, process, event);
+		if (!comm)
+			return -ENOMEM;
+	}
+	if (!parent)
+		return 0;
+	parent->splits++;
+	if (comm)
+		comm->parent = parent->number;
+	if (!comm_has_count(parent))
+		return 0; /* NCCL's RAS may name it later */
+	if (comm) {
+		derive_id(comm->id, parent, event->type, parent->splits);
+		add_color(comm->id, event->comm.color);
+	}
+	return split_join(graph, process, event, parent, comm, parent->splits);
 }

@@ -147,3 +147,24 @@ void lien_graph_be_patient(struct lien_graph *graph)
 {
 	graph->patient = true;
 }
+
+void lien_graph_free(struct lien_graph *graph)
+{
+	struct lien_process *process;
+
+	if (!graph)
+		return;
+	graph->patient = false;
+	lien_graph_loaded(graph);
+	while ((process = RB_ROOT(&graph->processes)))
+		lien_process_end(graph, process);
+	lien_graph_free_let_go(graph);
+	lien_graph_free_sets(graph);
+	lien_slab_clear(&graph->slabs.allocations);
+	lien_slab_clear(&graph->slabs.mappings);
+	lien_slab_clear(&graph->slabs.handles);
+	lien_slab_clear(&graph->slabs.holdings);
+	lien_slab_clear(&graph->slabs.reservations);
+	lien_slab_clear(&graph->slabs.shares);
+	free(graph);
+}

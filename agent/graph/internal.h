@@ -1,10 +1,20 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Shared by the graph's own files: making and removing its parts. No other file includes this. */
+/*
+ * Shared by the graph's own files: making and removing its parts. No other file includes this.
+ *
+ * The files call only those before them, in the order of this header: first what stores, then what
+ * ends, then what applies events. A call that makes a name again has to apply a release of it that
+ * is still pending, so the effects of releases come before those of the calls that make.
+ */
 #ifndef LIEN_GRAPH_INTERNAL_H
 #define LIEN_GRAPH_INTERNAL_H
 
 #include "agent/graph/graph.h"
 #include "agent/graph/slab.h"
+
+/* The functions of a tree that one file uses. */
+#define LIEN_TREE(tree, type, entry, cmp)                                                          \
+	RB_GENERATE_INTERNAL(tree, type, entry, cmp, static __attribute__((unused)))
 
 RB_HEAD(lien_name_tree, lien_name);
 RB_HEAD(lien_access_tree, lien_access_set);
@@ -38,6 +48,9 @@ struct lien_split {
 	unsigned known; /* members whose communicator or parent still exists */
 	struct lien_split_rank_tree members;
 };
+
+/* Parts that a patient graph removes at once. */
+#define LIEN_AT_ONCE 1024
 
 /* Number of let-go allocations that are remembered. */
 #define LIEN_LET_GO_MAX 4096
@@ -89,6 +102,45 @@ RB_PROTOTYPE(lien_split_rank_tree, lien_split_member, by_rank, lien_split_rank_c
 int lien_share_cmp(const struct lien_share *a, const struct lien_share *b);
 SPLAY_PROTOTYPE(lien_share_tree, lien_share, by_number, lien_share_cmp)
 
+/* Applies an event; -ENOMEM is the only failure. */
+typedef int lien_apply_fn(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+
+/* --- graph.c --- */
+struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start);
+/* Processes may report any address. No process has memory from here on. */
+#define LIEN_ADDRESS_END (1ull << 63)
+/*
+ * Cuts a range that begins below LIEN_ADDRESS_END, so that it is not empty and does not exceed
+ * that; returns its bytes.
+ */
+uint64_t lien_range_bytes(uint64_t va, uint64_t bytes);
+void lien_library_drop(struct lien_process *process, struct lien_library_map *map);
+void lien_registration_drop(
+	struct lien_registration_tree *list, struct lien_registration *registration);
+struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address);
+struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value);
+/* Returns the communicator with that number. NULL: it was destroyed, or is being made. */
+struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number);
+/* Returns true for a range that is not empty and does not wrap; forged recordings have others. */
+bool lien_range_sane(uint64_t va, uint64_t bytes);
+/* Returns the first mapping that has a byte in [va, va + bytes). */
+struct lien_mapping *lien_process_overlap(
+	struct lien_process *process, uint64_t va, uint64_t bytes);
+/*
+ * One call may concern every mapping of a process, and may be repeated without end. Each event adds
+ * LIEN_VISITS_EVENT to the number of mappings that the process's events may visit without removing
+ * them, up to a limit. Returns false if none are left; the rest of the event is then dropped, as if
+ * it were lost.
+ */
+#define LIEN_VISITS_EVENT 64
+#define LIEN_VISITS_MAX	  (1u << 18)
+bool lien_process_visits(struct lien_graph *graph, struct lien_process *process);
+void lien_process_earn_visits(struct lien_process *process);
+/* The driver did something that contradicts what is known of the process. */
+void lien_graph_odd(struct lien_graph *graph, struct lien_process *process);
+
+/* --- names.c --- */
 /* Names come from the job, which may call itself anything: characters outside ASCII become '?'. */
 char lien_printable(char c);
 const struct lien_name *lien_graph_name(struct lien_graph *graph, const char *text, size_t max);
@@ -102,33 +154,27 @@ const struct lien_site *lien_graph_site(
 const struct lien_site *lien_graph_intern_site(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_site *like);
 void lien_graph_free_sets(struct lien_graph *graph);
+/* For a library that was mapped before it was found: the places in it that have asked for memory
+ * meanwhile are known from now on. */
+void lien_process_found_library(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_library_map *map);
 
-struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start);
-/* Drops everything that the process holds; allocations that others still hold stay. */
-void lien_process_end(struct lien_graph *graph, struct lien_process *process);
-/* Parts that a patient graph removes at once. */
-#define LIEN_AT_ONCE 1024
-/* Removes the next mapping of the range that is being unmapped. */
-void lien_graph_unmap_step(struct lien_graph *graph);
+/* --- tag.c --- */
+/* Gives the allocation a tag of this user, or marks it if that cannot be one. -ENOMEM. */
+int lien_allocation_set_tag(struct lien_graph *graph, struct lien_allocation *allocation,
+	uint32_t uid, const char text[LIEN_TAG_BYTES]);
+void lien_allocation_drop_tag(struct lien_graph *graph, struct lien_allocation *allocation);
+
+/* --- holding.c --- */
+void lien_graph_free_let_go(struct lien_graph *graph);
 void lien_allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation);
-
 struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_origin origin);
 void lien_allocation_own(struct lien_allocation *allocation, struct lien_process *process);
 struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, uint64_t value);
-/* Counts the reference that the event's caller got. -ENOMEM. */
-int lien_handle_take(
-	struct lien_graph *graph, struct lien_handle *handle, const struct lien_event *event);
 /* Sets how many references the application holds. */
 void lien_handle_refer(struct lien_handle *handle, uint32_t references);
 void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle);
-/* Processes may report any address. No process has memory from here on. */
-#define LIEN_ADDRESS_END (1ull << 63)
-/*
- * Cuts a range that begins below LIEN_ADDRESS_END, so that it is not empty and does not exceed
- * that; returns its bytes.
- */
-uint64_t lien_range_bytes(uint64_t va, uint64_t bytes);
 /* Returns what the process has of the allocation. Makes the holding if there is none; the caller
  * adds a handle or a mapping. NULL: out of memory. */
 struct lien_holding *lien_holding_get(
@@ -157,51 +203,28 @@ void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
 void lien_share_outdate(struct lien_graph *graph, struct lien_share *share);
 /* The application has exported by the name that a restore's export has. */
 void lien_share_claim(struct lien_share *share);
-/* Returns the share number of a 64-byte name; the call says what kind of name it is. */
-uint64_t lien_share_number(unsigned call, const uint8_t *key);
-/* Exports the memory under a 64-byte name, again or for the first time. */
-int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
-	const struct lien_event *event, const uint8_t *key);
 /* Drops the share of the previous restore: it has been imported, and closed. */
 void lien_share_drop_control(struct lien_graph *graph, struct lien_allocation *allocation);
+void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
+/* Frees an allocation that nothing holds, unless an import of it may still be reported. */
+void lien_allocation_drop_unheld(struct lien_graph *graph, struct lien_allocation *allocation);
 
-void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm);
-void lien_init_drop(struct lien_process *process, struct lien_init *init);
-void lien_library_drop(struct lien_process *process, struct lien_library_map *map);
-/* For a library that was mapped before it was found: the places in it that have asked for memory
- * meanwhile are known from now on. */
-void lien_process_found_library(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_library_map *map);
-/* Names the card, if its name is not empty. Returns 0 or -ENOMEM. */
-int lien_registration_name(struct lien_graph *graph, struct lien_registration *registration,
-	const char card[LIEN_CARD_BYTES]);
-void lien_registration_drop(
-	struct lien_registration_tree *list, struct lien_registration *registration);
-struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address);
-/* Makes a communicator of which only the address is known. NULL: out of memory. */
-struct lien_comm *lien_comm_new(
-	struct lien_graph *graph, struct lien_process *process, uint64_t address);
-/* Makes a new communicator, which replaces any other at its address. NULL: out of memory. */
-struct lien_comm *lien_comm_made(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
-/* The same, made from another one: its ranks and its group have to be found out. */
-struct lien_comm *lien_comm_derived(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
-/* Makes a communicator from a snapshot of version 2, with everything known of it. */
-int lien_comm_recorded(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+/* --- pending.c --- */
+/* Returns false for an unmap that the driver refuses: it unmaps whole mappings, and no range that
+ * ends within one. */
+bool lien_release_may_succeed(struct lien_process *process, const struct lien_event *event);
+/* The entry or the return of a call that releases: it has its effect when it returns. -ENOMEM. */
+int lien_pending_call(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_event *event, lien_apply_fn *effect);
 /*
- * Returns the parent of the event's communicator. NULL: not known, or the communicator itself (a
- * forged recording).
+ * The driver gives out a name that still exists, so a release of it that was entered must have
+ * happened. Applies the first such release; its late return will find nothing pending. Returns
+ * false if there is none. `effect` is the call's.
  */
-struct lien_comm *lien_comm_parent(struct lien_process *process, const struct lien_event *event);
-/* Is the number of its splits known, and therefore which split of it is which? */
-bool lien_comm_has_count(const struct lien_comm *comm);
-/* Derives the id of a group that NCCL does not name, from a parent that has a count. */
-void lien_comm_derive_id(
-	uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number);
-/* Returns the communicator's number for an event's scope; 0: none is known. */
-uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
+bool lien_pending_apply(struct lien_graph *graph, struct lien_process *process, unsigned call,
+	uint64_t name, uint64_t bytes, lien_apply_fn *effect);
+
+/* --- split.c --- */
 /*
  * A process ends: drops one split that it took part in, which will never be complete. Returns
  * false if there is none left.
@@ -209,49 +232,122 @@ uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *proce
 bool lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process);
 /* A communicator is destroyed. A split with no known members left will never be complete. */
 void lien_splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number);
-void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
-/* The memory turned out to be on another device. */
-void lien_bindings_moved(struct lien_allocation *memory);
+/* A rank takes part in a split of a parent with nranks ranks: its number-th, or the one of that id.
+ * The last of them to do so learns all ranks. -ENOMEM. */
+int lien_split_join(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_split_member *member, const uint8_t *id, int32_t nranks, unsigned number);
+/* Loads the part of one rank in a split under way. */
+int lien_split_load(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_state_split *body);
 
-/* Gives the allocation a tag of this user, or marks it if that cannot be one. -ENOMEM. */
-int lien_allocation_set_tag(struct lien_graph *graph, struct lien_allocation *allocation,
-	uint32_t uid, const char text[LIEN_TAG_BYTES]);
-void lien_allocation_drop_tag(struct lien_graph *graph, struct lien_allocation *allocation);
-/* Fills in who asked for it, for which communicator and with which tag. -ENOMEM. */
-int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
-	struct lien_allocation *allocation, const struct lien_event *event);
-/* 0: no such context, or not known. */
-uint32_t lien_context_number(struct lien_process *process, uint64_t value);
-struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value);
+/* --- comm.c --- */
+void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm);
+void lien_init_drop(struct lien_process *process, struct lien_init *init);
+/* Makes a communicator of which only the address is known. NULL: out of memory. */
+struct lien_comm *lien_comm_new(
+	struct lien_graph *graph, struct lien_process *process, uint64_t address);
+/* Returns the communicator's number for an event's scope; 0: none is known. */
+uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
+/* Returns the call that makes or made it. NULL: not known. */
+const struct lien_init *lien_process_init(const struct lien_process *process, uint32_t number);
+/* -ENOMEM. */
+int lien_init_new(struct lien_process *process, uint64_t scope, uint32_t number);
+lien_apply_fn lien_graph_apply_comm_end;
+lien_apply_fn lien_graph_apply_comm_init;
+lien_apply_fn lien_graph_apply_comm_split;
+lien_apply_fn lien_graph_apply_comm_shrink;
+lien_apply_fn lien_graph_apply_comm_finalize;
+
+/* --- registration.c --- */
+/* Names the card, if its name is not empty. Returns 0 or -ENOMEM. */
+int lien_registration_name(struct lien_graph *graph, struct lien_registration *registration,
+	const char card[LIEN_CARD_BYTES]);
+lien_apply_fn lien_graph_apply_deregister;
+lien_apply_fn lien_graph_apply_register;
+
+/* --- release.c --- */
+/* Removes the next mapping of the range that is being unmapped. */
+void lien_graph_unmap_step(struct lien_graph *graph);
+/* Applies calls under way that may have ended the name. Returns NULL if it names nothing now. */
+struct lien_handle *lien_handle_after_pending(
+	struct lien_graph *graph, struct lien_process *process, uint64_t value);
 /* Removes whatever has a name that the driver has just given out again. */
 void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value);
-/* Removes whatever is in a range that a call has just filled. Returns false if that is too much. */
-bool lien_range_vacate(
-	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
-
+/* Removes a mapping, and the handles that only it kept. */
+void lien_mapping_remove(struct lien_graph *graph, struct lien_mapping *mapping);
 /*
  * Applies a pending release of the memory at the mapping's address. Returns false if there is none.
  */
 bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping);
-/* Returns the context with which the mapping's memory goes; 0: none, or not known. */
-uint64_t lien_context_of(const struct lien_mapping *mapping);
-/* Returns the communicator with that number. NULL: it was destroyed, or is being made. */
-struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number);
-/* Returns the call that makes or made it. NULL: not known. */
-const struct lien_init *lien_process_init(const struct lien_process *process, uint32_t number);
-/* Returns true for a range that is not empty and does not wrap; forged recordings have others. */
-bool lien_range_sane(uint64_t va, uint64_t bytes);
-/* Returns the first mapping that has a byte in [va, va + bytes). */
-struct lien_mapping *lien_process_overlap(
-	struct lien_process *process, uint64_t va, uint64_t bytes);
+lien_apply_fn lien_graph_apply_release;
+lien_apply_fn lien_graph_apply_unmap;
+lien_apply_fn lien_graph_apply_free;
+lien_apply_fn lien_graph_apply_free_host;
+lien_apply_fn lien_graph_apply_unregister_host;
+lien_apply_fn lien_graph_apply_ipc_close;
+lien_apply_fn lien_graph_apply_address_free;
 
-/* Frees an allocation that nothing holds, unless an import of it may still be reported. */
-void lien_allocation_drop_unheld(struct lien_graph *graph, struct lien_allocation *allocation);
-/* -ENOMEM. */
-int lien_init_new(struct lien_process *process, uint64_t scope, uint32_t number);
+/* --- context.c --- */
+/* 0: no such context, or not known. */
+uint32_t lien_context_number(struct lien_process *process, uint64_t value);
+/* Applies a pending end of the context with which the mapping's memory goes. Returns false if there
+ * is none. */
+bool lien_context_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping);
+lien_apply_fn lien_graph_apply_context_destroy;
+lien_apply_fn lien_graph_apply_context;
+
+/* --- memory.c --- */
+/* Counts the reference that the event's caller got. -ENOMEM. */
+int lien_handle_take(
+	struct lien_graph *graph, struct lien_handle *handle, const struct lien_event *event);
+/* Fills in who asked for it, for which communicator and with which tag. -ENOMEM. */
+int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
+	struct lien_allocation *allocation, const struct lien_event *event);
+/* Removes whatever is in a range that a call has just filled. Returns false if that is too much. */
+bool lien_range_vacate(
+	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
+lien_apply_fn lien_graph_apply_create;
+lien_apply_fn lien_graph_apply_retain;
+lien_apply_fn lien_graph_apply_reserve;
+lien_apply_fn lien_graph_apply_map;
+lien_apply_fn lien_graph_apply_access;
+
+/* --- alloc.c --- */
+lien_apply_fn lien_graph_apply_pool_destroy;
+lien_apply_fn lien_graph_apply_alloc;
+lien_apply_fn lien_graph_apply_pool_create;
+lien_apply_fn lien_graph_apply_pool_share;
+lien_apply_fn lien_graph_apply_range_handle;
+
+/* --- share.c --- */
+/* Returns the share number of a 64-byte name; the call says what kind of name it is. */
+uint64_t lien_share_number(unsigned call, const uint8_t *key);
+lien_apply_fn lien_graph_apply_key_export;
+lien_apply_fn lien_graph_apply_key_import;
+lien_apply_fn lien_graph_apply_export;
+lien_apply_fn lien_graph_apply_import;
+
+/* --- multicast.c --- */
+/* The memory turned out to be on another device. */
+void lien_bindings_moved(struct lien_allocation *memory);
 /* Adds a binding with the same members, except for those that link it. -ENOMEM. */
 int lien_binding_new(struct lien_graph *graph, const struct lien_binding *like);
+lien_apply_fn lien_graph_apply_multicast_create;
+lien_apply_fn lien_graph_apply_multicast_device;
+lien_apply_fn lien_graph_apply_multicast_bind;
+lien_apply_fn lien_graph_apply_multicast_unbind;
 
+/* --- capture.c --- */
+lien_apply_fn lien_graph_apply_capture_begin;
+lien_apply_fn lien_graph_apply_capture_end;
+lien_apply_fn lien_graph_apply_stream_destroy;
+
+/* --- reread.c --- */
+lien_apply_fn lien_graph_apply_property;
+lien_apply_fn lien_graph_apply_adopt;
+lien_apply_fn lien_graph_apply_reread;
+
+/* --- snapshot_load.c --- */
 /*
  * Loads one record of a snapshot. -EBADMSG: it contradicts itself or the graph, or refers to
  * something that is not there, so nothing was changed; -ENOMEM. The first other event ends the
@@ -259,78 +355,9 @@ int lien_binding_new(struct lien_graph *graph, const struct lien_binding *like);
  */
 int lien_graph_load(struct lien_graph *graph, const struct lien_event *event);
 void lien_graph_loaded(struct lien_graph *graph);
-/* Loads the part of one rank in a split under way. */
-int lien_split_load(struct lien_graph *graph, struct lien_process *process,
-	const struct lien_state_split *body);
 
-/* Applies an event; -ENOMEM is the only failure. */
-typedef int lien_apply_fn(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
-
-lien_apply_fn lien_graph_apply_release;
-lien_apply_fn lien_graph_apply_unmap;
-lien_apply_fn lien_graph_apply_free;
-lien_apply_fn lien_graph_apply_free_host;
-lien_apply_fn lien_graph_apply_unregister_host;
-lien_apply_fn lien_graph_apply_ipc_close;
-lien_apply_fn lien_graph_apply_pool_destroy;
-lien_apply_fn lien_graph_apply_context_destroy;
-lien_apply_fn lien_graph_apply_address_free;
-lien_apply_fn lien_graph_apply_create;
-lien_apply_fn lien_graph_apply_alloc;
-lien_apply_fn lien_graph_apply_pool_create;
-lien_apply_fn lien_graph_apply_pool_share;
-lien_apply_fn lien_graph_apply_key_export;
-lien_apply_fn lien_graph_apply_key_import;
-lien_apply_fn lien_graph_apply_range_handle;
-lien_apply_fn lien_graph_apply_context;
-lien_apply_fn lien_graph_apply_multicast_create;
-lien_apply_fn lien_graph_apply_multicast_device;
-lien_apply_fn lien_graph_apply_multicast_bind;
-lien_apply_fn lien_graph_apply_multicast_unbind;
-lien_apply_fn lien_graph_apply_retain;
-lien_apply_fn lien_graph_apply_reserve;
-lien_apply_fn lien_graph_apply_map;
-lien_apply_fn lien_graph_apply_access;
-lien_apply_fn lien_graph_apply_export;
-lien_apply_fn lien_graph_apply_import;
-lien_apply_fn lien_graph_apply_comm_end;
-lien_apply_fn lien_graph_apply_deregister;
-lien_apply_fn lien_graph_apply_comm_init;
-lien_apply_fn lien_graph_apply_comm_split;
-lien_apply_fn lien_graph_apply_comm_shrink;
-lien_apply_fn lien_graph_apply_comm_finalize;
-lien_apply_fn lien_graph_apply_register;
-lien_apply_fn lien_graph_apply_property;
-lien_apply_fn lien_graph_apply_adopt;
-lien_apply_fn lien_graph_apply_reread;
-lien_apply_fn lien_graph_apply_capture_begin;
-lien_apply_fn lien_graph_apply_capture_end;
-lien_apply_fn lien_graph_apply_stream_destroy;
-
-/*
- * One call may concern every mapping of a process, and may be repeated without end. Each event adds
- * LIEN_VISITS_EVENT to the number of mappings that the process's events may visit without removing
- * them, up to a limit. Returns false if none are left; the rest of the event is then dropped, as if
- * it were lost.
- */
-#define LIEN_VISITS_EVENT 64
-#define LIEN_VISITS_MAX	  (1u << 18)
-bool lien_process_visits(struct lien_graph *graph, struct lien_process *process);
-void lien_process_earn_visits(struct lien_process *process);
-
-/* The driver did something that contradicts what is known of the process. */
-void lien_graph_odd(struct lien_graph *graph, struct lien_process *process);
-
-/* Returns false for an unmap that the driver refuses: it unmaps whole mappings, and no range that
- * ends within one. */
-bool lien_release_may_succeed(struct lien_process *process, const struct lien_event *event);
-/*
- * The driver gives out a name that still exists, so a release of it that was entered must have
- * happened. Applies the first such release; its late return will find nothing pending. Returns
- * false if there is none.
- */
-bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *process, unsigned call,
-	uint64_t name, uint64_t bytes);
+/* --- end.c --- */
+/* Drops everything that the process holds; allocations that others still hold stay. */
+void lien_process_end(struct lien_graph *graph, struct lien_process *process);
 
 #endif

@@ -36,12 +36,9 @@ static int lien_site_cmp(const struct lien_site *a, const struct lien_site *b)
 	return 0;
 }
 
-RB_PROTOTYPE(lien_name_tree, lien_name, by_text, lien_name_cmp);
-RB_PROTOTYPE(lien_access_tree, lien_access_set, by_value, lien_access_cmp);
-RB_GENERATE(lien_name_tree, lien_name, by_text, lien_name_cmp)
-RB_PROTOTYPE(lien_site_tree, lien_site, by_place, lien_site_cmp);
-RB_GENERATE(lien_site_tree, lien_site, by_place, lien_site_cmp)
-RB_GENERATE(lien_access_tree, lien_access_set, by_value, lien_access_cmp)
+LIEN_TREE(lien_name_tree, lien_name, by_text, lien_name_cmp)
+LIEN_TREE(lien_site_tree, lien_site, by_place, lien_site_cmp)
+LIEN_TREE(lien_access_tree, lien_access_set, by_value, lien_access_cmp)
 
 char lien_printable(char c)
 {

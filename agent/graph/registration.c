@@ -31,13 +31,6 @@ static struct lien_registration *registration_find(
 	return registration && registration->handle == handle ? registration : NULL;
 }
 
-void lien_registration_drop(
-	struct lien_registration_tree *list, struct lien_registration *registration)
-{
-	RB_REMOVE(lien_registration_tree, list, registration);
-	free(registration);
-}
-
 int lien_registration_name(struct lien_graph *graph, struct lien_registration *registration,
 	const char card[LIEN_CARD_BYTES])
 {
@@ -100,8 +93,8 @@ int lien_graph_apply_register(
 		/* NCCL reports success without a handle: it does not register such memory */
 		return 0;
 	while ((registration = registration_find(list, event->reg.handle))) {
-		if (lien_graph_apply_pending(
-			    graph, process, end_of(event->type), event->reg.handle, 0))
+		if (lien_pending_apply(graph, process, end_of(event->type), event->reg.handle, 0,
+			    lien_graph_apply_deregister))
 			continue;
 		if (list != &process->cards)
 			/* NCCL counts: it returns one handle for a buffer registered twice */

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Memory that leaves one process and arrives in another. */
 #include <errno.h>
-#include <string.h>
 
 #include <lien/cuda_abi.h>
 #include "agent/graph/internal.h"
@@ -52,7 +51,7 @@ uint64_t lien_share_number(unsigned call, const uint8_t *key)
 	return hash | LIEN_SHARE_BY_KEY;
 }
 
-int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
+static int share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
 	const struct lien_event *event, const uint8_t *key)
 {
 	uint64_t number = lien_share_number(event->type, key);
@@ -85,7 +84,7 @@ int lien_graph_apply_export(
 	allocation = handle->holding->allocation;
 	if (event->share.handle_type == CU_MEM_HANDLE_TYPE_FABRIC &&
 		event->size >= LIEN_EVENT_SIZE(share))
-		return lien_share_by_key(graph, allocation, event, event->share.key);
+		return share_by_key(graph, allocation, event, event->share.key);
 	if (event->flags & LIEN_EVENT_CONTROL)
 		lien_share_drop_control(graph, allocation);
 	else
@@ -150,7 +149,7 @@ int lien_graph_apply_key_export(
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	return lien_share_by_key(graph, mapping->holding->allocation, event, event->key.key);
+	return share_by_key(graph, mapping->holding->allocation, event, event->key.key);
 }
 
 /* Legacy IPC: a process that opens a name twice gets one address for both, also if the export of
@@ -208,17 +207,5 @@ int lien_graph_apply_key_import(
 	mapping->imported = mapping->opened = true;
 	mapping->opens = 1;
 	mapping->context = lien_context_number(process, event->key.context);
-	return 0;
-}
-
-int lien_graph_apply_ipc_close(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_mapping *mapping = lien_process_mapping(process, event->range.va);
-
-	if (!mapping || !mapping->imported || !mapping->opened)
-		lien_graph_odd(graph, process);
-	else if (!--mapping->opens)
-		lien_mapping_drop(graph, mapping);
 	return 0;
 }

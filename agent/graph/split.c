@@ -1,40 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* ncclCommSplit(): the ids of the new groups, and the ranks in them once all ranks of the parent
- * have called. */
+/* ncclCommSplit(): the ranks in the new groups, once all ranks of the parent have called. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/graph/internal.h"
-
-static uint64_t mix(uint64_t hash, const void *data, size_t size)
-{
-	const uint8_t *bytes = data;
-
-	while (size--)
-		hash = (hash ^ *bytes++) * 0x100000001b3ull;
-	return hash;
-}
-
-void lien_comm_derive_id(
-	uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number)
-{
-	uint64_t hash = mix(0xcbf29ce484222325ull, parent->id, sizeof(parent->id));
-
-	hash = mix(hash, &call, sizeof(call));
-	hash = mix(hash, &number, sizeof(number));
-	memset(id, 0, sizeof(parent->id));
-	memcpy(id, &hash, sizeof(hash));
-}
-
-static void add_color(uint8_t *id, int32_t color)
-{
-	uint64_t hash;
-
-	memcpy(&hash, id, sizeof(hash));
-	hash = mix(hash, &color, sizeof(color));
-	memcpy(id, &hash, sizeof(hash));
-}
 
 static int lien_split_cmp(const struct lien_split *a, const struct lien_split *b)
 {
@@ -56,8 +26,7 @@ static int by_number_cmp(const struct lien_split_member *a, const struct lien_sp
 		return a->number < b->number ? -1 : 1;
 	return a->serial < b->serial ? -1 : a->serial > b->serial;
 }
-RB_PROTOTYPE(lien_split_comm_tree, lien_split_member, by_number, by_number_cmp);
-RB_GENERATE(lien_split_comm_tree, lien_split_member, by_number, by_number_cmp)
+LIEN_TREE(lien_split_comm_tree, lien_split_member, by_number, by_number_cmp)
 
 static int by_parent_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
 {
@@ -65,8 +34,7 @@ static int by_parent_cmp(const struct lien_split_member *a, const struct lien_sp
 		return a->parent < b->parent ? -1 : 1;
 	return a->serial < b->serial ? -1 : a->serial > b->serial;
 }
-RB_PROTOTYPE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp);
-RB_GENERATE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp)
+LIEN_TREE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp)
 
 static struct lien_split *split_of(
 	struct lien_graph *graph, const uint8_t *id, int32_t nranks, unsigned number)
@@ -224,28 +192,12 @@ void lien_splits_forget(struct lien_graph *graph, struct lien_process *process, 
 	}
 }
 
-/* Adds the part of the process's communicator to the split. */
-static int split_join(struct lien_graph *graph, struct lien_process *process,
-	const struct lien_event *event, const struct lien_comm *parent,
-	const struct lien_comm *comm, unsigned number)
+int lien_split_join(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_split_member *member, const uint8_t *id, int32_t nranks, unsigned number)
 {
-	const struct lien_split_member member = {
-		.comm = comm ? comm->address : 0,
-		.number = comm ? comm->number : 0,
-		.parent = parent->number,
-		.color = event->comm.color,
-		.key = event->comm.key,
-		.parent_rank = parent->rank,
-	};
-	struct lien_split *split;
-	uint8_t id[sizeof(parent->id)];
-	int err;
+	struct lien_split *split = split_of(graph, id, nranks, number);
+	int err = split ? member_add(graph, process, split, member) : -ENOMEM;
 
-	if (parent->rank < 0 || parent->rank >= parent->nranks || !lien_comm_has_count(parent))
-		return 0; /* its members are unknown then */
-	lien_comm_derive_id(id, parent, LIEN_CALL_NCCL_SPLIT, number);
-	split = split_of(graph, id, parent->nranks, number);
-	err = split ? member_add(graph, process, split, &member) : -ENOMEM;
 	if (split && !split->members_count)
 		split_free(graph, split);
 	if (err)
@@ -280,54 +232,11 @@ int lien_split_load(
 		.key = body->key,
 		.parent_rank = body->parent_rank,
 	};
-	struct lien_split *split;
-	int err;
 
 	if (!split_fits(graph, body) || (body->comm && !comm) ||
 		(body->parent && !lien_process_comm(process, body->parent)))
 		return -EBADMSG;
-	split = split_of(graph, body->id, body->nranks, body->number);
-	err = split ? member_add(graph, process, split, &member) : -ENOMEM;
-	if (split && !split->members_count)
-		split_free(graph, split);
-	return err;
-}
-
-static int split_recorded(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
-
-	if (event->comm.nranks != LIEN_COMM_AWAITED)
-		return lien_comm_recorded(graph, process, event);
-	comm = event->comm.color < 0 ? NULL : lien_comm_find(process, event->comm.comm);
-	return parent ? split_join(graph, process, event, parent, comm, event->comm.excluded) : 0;
-}
-
-int lien_graph_apply_comm_split(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_comm *parent = lien_comm_parent(process, event), *comm = NULL;
-
-	if (event->flags & LIEN_EVENT_IMPORTED)
-		return split_recorded(graph, process, event);
-	if (event->comm.comm && event->comm.color >= 0) {
-		comm = lien_comm_derived(graph, process, event);
-		if (!comm)
-			return -ENOMEM;
-	}
-	if (!parent)
-		return 0;
-	parent->splits++;
-	if (comm)
-		comm->parent = parent->number;
-	if (!lien_comm_has_count(parent))
-		return 0; /* NCCL's RAS may name it later */
-	if (comm) {
-		lien_comm_derive_id(comm->id, parent, event->type, parent->splits);
-		add_color(comm->id, event->comm.color);
-	}
-	return split_join(graph, process, event, parent, comm, parent->splits);
+	return lien_split_join(graph, process, &member, body->id, body->nranks, body->number);
 }
 
 bool lien_split_place(

@@ -14,8 +14,7 @@ static int lien_tag_cmp(const struct lien_tag *a, const struct lien_tag *b)
 	return strcmp(a->text, b->text);
 }
 
-RB_PROTOTYPE(lien_tag_tree, lien_tag, by_text, lien_tag_cmp);
-RB_GENERATE(lien_tag_tree, lien_tag, by_text, lien_tag_cmp)
+LIEN_TREE(lien_tag_tree, lien_tag, by_text, lien_tag_cmp)
 
 /* Has the user as many tags as are kept? */
 static bool user_full(struct lien_graph *graph, uint32_t uid)

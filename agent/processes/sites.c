@@ -46,8 +46,8 @@ static int site_file_cmp(const struct site_file *a, const struct site_file *b)
 }
 
 RB_HEAD(site_file_tree, site_file);
-RB_PROTOTYPE(site_file_tree, site_file, by_inode, site_file_cmp);
-RB_GENERATE(site_file_tree, site_file, by_inode, site_file_cmp)
+RB_GENERATE_INTERNAL(
+	site_file_tree, site_file, by_inode, site_file_cmp, static __attribute__((unused)))
 
 struct lien_sites {
 	struct site_file_tree files;

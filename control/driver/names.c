@@ -38,10 +38,8 @@ static int compare_target(const struct name *a, const struct name *b)
 
 RB_HEAD(names, name);
 RB_HEAD(targets, name);
-RB_PROTOTYPE(names, name, by_name, compare_name);
-RB_PROTOTYPE(targets, name, by_target, compare_target);
-RB_GENERATE(names, name, by_name, compare_name)
-RB_GENERATE(targets, name, by_target, compare_target)
+RB_GENERATE_INTERNAL(names, name, by_name, compare_name, static __attribute__((unused)))
+RB_GENERATE_INTERNAL(targets, name, by_target, compare_target, static __attribute__((unused)))
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct names names = RB_INITIALIZER(&names);
