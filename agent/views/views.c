@@ -6,16 +6,6 @@
 
 #include "agent/views/internal.h"
 
-json_t *lien_view_hex(uint64_t value)
-{
-	return json_sprintf("0x%" PRIx64, value);
-}
-
-json_t *lien_view_group(const struct lien_comm *comm)
-{
-	return json_sprintf("%016" PRIx64, lien_comm_group(comm));
-}
-
 static bool is_nccl(const struct lien_allocation *allocation, bool *inferred)
 {
 	return !strcmp(lien_allocation_attributed(allocation, inferred), "nccl");
