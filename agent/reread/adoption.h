@@ -4,9 +4,11 @@
  * like any other. Re-reading (reread.h) has found where it is mapped. Two things are unknown: the
  * number of references to it, and the owner of imported memory. Both are found out while the job is
  * at rest: references are counted, and each allocation that may have been handed out gets a unique
- * mark at its beginning, which is then searched for in all memory of unknown owner. Memory in which
- * no mark is found gets one as well: if its process alone reads that, it was made there
- * (untyped.h).
+ * mark at its beginning, which is then searched for in all memory of unknown owner.
+ *
+ * Untyped memory is that for which the driver reports no types of handles. It was made without any,
+ * and cannot be handed out, or it was imported: the driver (580) reports the same for both. If no
+ * mark is found in it, it gets one as well: if its process alone reads that, it was made there.
  *
  * Plain C like the graph: it says what to ask, and what the answers mean. The transaction does the
  * asking.
@@ -66,6 +68,9 @@ unsigned lien_adoption_pids(
 int lien_adoption_plan(struct lien_graph *graph, const uint32_t *pids, unsigned count,
 	const uint32_t *all, unsigned all_count, struct lien_adoption *adoption);
 void lien_adoption_clear(struct lien_adoption *adoption);
+
+/* Did this process import it from an unknown owner, as far as is known? */
+bool lien_unknown_in(const struct lien_allocation *allocation, const struct lien_process *process);
 
 /* Returns one process's part; NULL: it has none. */
 struct lien_adoption_process *lien_adoption_process(

@@ -5,7 +5,6 @@
 
 #include <lien/cuda_abi.h>
 #include "agent/reread/adoption.h"
-#include "agent/reread/untyped.h"
 
 struct mark {
 	const struct lien_wire_adopt *entry;
