@@ -192,7 +192,7 @@ static const struct lien_above above = {
 	.restore = lien_orders_restore,
 	.adopt_plan = lien_adopt_plan,
 	.adopt_answered = lien_adopt_answered,
-	.adopt_done = lien_adopt_done,
+	.adopt_done = lien_attach_adopted,
 };
 
 int lien_agent_run(const struct lien_agent_config *config)

@@ -111,12 +111,6 @@ void lien_adopt_answered(void *context)
 	lien_adoption_emit(&agent->adoption, agent->graph, &emitter);
 }
 
-void lien_adopt_done(struct lien_agent *agent, const struct lien_transaction_result *result)
-{
-	agent->adopting = false;
-	lien_attach_adopted(agent, result);
-}
-
 /* A user's adoption does not bring other users' jobs to rest. */
 static unsigned those_owned(
 	struct lien_agent *agent, const struct lien_viewer *viewer, uint32_t *pids, unsigned count)

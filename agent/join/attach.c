@@ -213,6 +213,7 @@ void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction
 	struct attach *attach = NULL;
 	struct lien_join_job *job;
 
+	agent->adopting = false;
 	LIST_FOREACH (job, &agent->joins, next)
 		if (job->kind == &kind && ((struct attach *)job)->state == ATTACH_ADOPTS)
 			attach = (struct attach *)job;

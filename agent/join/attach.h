@@ -10,8 +10,6 @@
 
 #include "agent/core/agent.h"
 
-/* Ends the adoption that an attach began. */
-void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction_result *result);
 void lien_attach_stop(struct lien_agent *agent);
 
 #endif

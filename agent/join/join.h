@@ -56,6 +56,6 @@ void lien_walks_reply(struct lien_agent *agent, uint32_t pid, const struct lien_
 void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
 int lien_adopt_plan(void *agent, struct lien_adoption **out, char *why, size_t size);
 void lien_adopt_answered(void *agent);
-void lien_adopt_done(struct lien_agent *agent, const struct lien_transaction_result *result);
+void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction_result *result);
 
 #endif

@@ -106,7 +106,7 @@ void lien_adopt_answered(void *agent)
 	(void)agent;
 }
 
-void lien_adopt_done(struct lien_agent *agent, const struct lien_transaction_result *result)
+void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction_result *result)
 {
 	(void)agent, (void)result;
 }

@@ -131,7 +131,8 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 	return err;
 }
 
-void lien_orders_no_context(void *context, uint32_t pid, bool none)
+/* With `none`, the process's memory stays, also in this offload: the plan is made again at rest. */
+static void no_context(void *context, uint32_t pid, bool none)
 {
 	struct lien_agent *agent = context;
 	struct lien_process *process = lien_graph_process(agent->graph, pid);
@@ -145,8 +146,8 @@ void lien_orders_no_context(void *context, uint32_t pid, bool none)
 }
 
 /* The job is at rest: is the plan still the same? */
-int lien_orders_replan(void *context, const struct lien_plan **out, struct lien_blame *blame,
-	char *why, size_t size)
+static int replan(void *context, const struct lien_plan **out, struct lien_blame *blame, char *why,
+	size_t size)
 {
 	struct lien_agent *agent = context;
 	struct lien_offload_request *request = &agent->request;
@@ -215,6 +216,8 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 
 	if (err)
 		return err;
+	ops.no_context = no_context;
+	ops.replan = replan;
 	events = lien_graph_stats(agent->graph)->events;
 	err = lien_orders_plan(agent, selection, &agent->plan, error, error_size);
 	if (err)

@@ -24,10 +24,6 @@ int lien_orders_release(struct lien_agent *agent, const struct lien_selection *s
 	bool *nothing, char *error, size_t error_size);
 /* For struct lien_transaction_ops. */
 bool lien_orders_may_share(void *agent, uint32_t pid, uint32_t other);
-/* With `none`, the process's memory stays, also in this offload: the plan is made again at rest. */
-void lien_orders_no_context(void *agent, uint32_t pid, bool none);
-int lien_orders_replan(void *agent, const struct lien_plan **out, struct lien_blame *blame,
-	char *why, size_t size);
 /* Returns the operations that a transaction acts through. */
 struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent);
 /* Returns 0 if no other transaction is under way, or -EBUSY and why. */

@@ -621,7 +621,7 @@ static const struct lien_above above = {
 	.restore = lien_orders_restore,
 	.adopt_plan = lien_adopt_plan,
 	.adopt_answered = lien_adopt_answered,
-	.adopt_done = lien_adopt_done,
+	.adopt_done = lien_attach_adopted,
 };
 static const struct lien_server_calls requests = {
 	lien_request, lien_together_ended, lien_request_done};
