@@ -3,96 +3,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <lien/clock.h>
 #include "loader/inject/inject_internal.h"
 #include "loader/discover/timeout.h"
 
-#define AUXV_SIZE   1024
 #define TRIES	    3
 #define CLEAR_UP_MS 3000 /* work that has begun may end after the limit */
-
-bool lien_inject_late(const struct lien_inject *inject)
-{
-	return lien_clock_ns() > inject->deadline_ns;
-}
-
-int lien_inject_fail(struct lien_inject *inject, int err, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(inject->why, inject->why_size, format, args);
-	va_end(args);
-	return err;
-}
-
-int lien_inject_read(const struct lien_inject *inject, uint64_t address, void *to, size_t size)
-{
-	ssize_t n = pread(inject->mem, to, size, address);
-
-	return n == (ssize_t)size ? 0 : -EFAULT;
-}
-
-/* A process does not count as ended before its tracer has waited for each of its threads that
- * ended. */
-static void note_ends(void)
-{
-	siginfo_t ended;
-
-	do
-		ended.si_pid = 0;
-	while (!waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | __WALL | __WNOTHREAD) && ended.si_pid);
-}
-
-bool lien_inject_over(const struct lien_inject *inject)
-{
-	struct pollfd ended = {.fd = inject->pidfd, .events = POLLIN};
-
-	note_ends();
-	return poll(&ended, 1, 0) != 0;
-}
-
-int lien_inject_fail_gone(struct lien_inject *inject)
-{
-	return lien_inject_fail(
-		inject, -ESRCH, "process %u has ended, or started another program", inject->pid);
-}
-
-/* Hashes the kernel's auxiliary vector of the program, whose random addresses distinguish it from
- * other programs. */
-static uint64_t auxv_of(uint32_t pid)
-{
-	uint64_t words[AUXV_SIZE / sizeof(uint64_t)] = {}, sum = 0;
-	char path[32];
-	ssize_t n;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%u/auxv", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	n = read(fd, words, sizeof(words));
-	close(fd);
-	for (ssize_t i = 0; i < n / (ssize_t)sizeof(words[0]); i++)
-		sum = sum * 31 + words[i];
-	return n > 0 ? sum | 1 : 0;
-}
-
-bool lien_inject_same(const struct lien_inject *inject)
-{
-	return !lien_inject_over(inject) && auxv_of(inject->pid) == inject->auxv;
-}
 
 static int open_process(struct lien_inject *inject)
 {
@@ -116,7 +39,7 @@ static int open_memory(struct lien_inject *inject)
 {
 	char path[32];
 
-	inject->auxv = auxv_of(inject->pid);
+	inject->auxv = lien_inject_auxv(inject->pid);
 	snprintf(path, sizeof(path), "/proc/%u/mem", inject->pid);
 	inject->mem = open(path, O_RDONLY | O_CLOEXEC);
 	if (inject->mem >= 0)

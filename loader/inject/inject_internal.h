@@ -52,6 +52,7 @@ struct lien_inject {
 	uint32_t helper; /* the new thread; 0: unknown */
 };
 
+/* --- inject_check.c --- */
 bool lien_inject_late(const struct lien_inject *inject);
 /* Sets the error line for the user and returns err. A later call replaces the line. */
 int lien_inject_fail(struct lien_inject *inject, int err, const char *format, ...)
@@ -63,17 +64,15 @@ bool lien_inject_over(const struct lien_inject *inject);
 /* Returns true if the process still runs the program whose memory was opened. */
 bool lien_inject_same(const struct lien_inject *inject);
 int lien_inject_fail_gone(struct lien_inject *inject);
-
-/* inject_check.c: checks with /proc whether this process may be injected into. Returns 0 or
- * -errno. */
+/* Returns what distinguishes the program that the process runs from others; 0: it has ended. */
+uint64_t lien_inject_auxv(uint32_t pid);
+/* Checks with /proc whether this process may be injected into. Returns 0 or -errno. */
 int lien_inject_check(struct lien_inject *inject);
 
 /* inject_libc.c: finds the addresses above. Returns 0 or -errno. */
 int lien_inject_find(struct lien_inject *inject);
 /* Finds the library if it is mapped: sets inject->control and ->again. Returns 0 or -errno. */
 int lien_inject_find_control(struct lien_inject *inject);
-
-struct lien_stub;
 
 /* Words to write, and their address. */
 struct lien_remote_words {
@@ -89,22 +88,6 @@ int lien_inject_present(struct lien_inject *inject);
 /* Makes the new thread load the library, or call inject->again. Returns 0 or -errno. */
 int lien_inject_load(struct lien_inject *inject, uint64_t region);
 int lien_inject_again(struct lien_inject *inject, uint64_t region);
-/* Waits until the new thread has reached that step. -ESRCH, -ETIMEDOUT. */
-int lien_inject_wait_for(
-	struct lien_inject *inject, uint64_t region, uint32_t step, struct lien_stub *stub);
-/* Gives up on a thread that was too slow: it stops if it has not begun. Returns err. */
-int lien_inject_give_up(
-	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, int err);
-/* Writes these words for the new thread, which must have reported its number. -ESRCH,
- * -ETIMEDOUT. */
-int lien_inject_write_words(struct lien_inject *inject, const struct lien_stub *stub,
-	const struct lien_remote_words *words, unsigned count);
-/* Waits until the new thread has unmapped its memory and ended. */
-void lien_inject_see_off(
-	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, uint32_t last);
-/* Finds a thread of the process by its number there; 0: none. */
-uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner);
-
 /* A thread under our control. Only the thread that seized it may make these calls. */
 struct lien_remote {
 	const struct lien_inject *inject;
@@ -131,7 +114,7 @@ int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *injec
 /* Takes over its registers. From here on it recovers by itself if we are killed. -EFAULT: its stack
  * has no room, -errno. */
 int lien_remote_borrow(struct lien_remote *remote);
-/* remote_frame.c: writes a signal frame, as the kernel would for a handler after it had prepared
+/* Writes a signal frame, as the kernel would for a handler after it had prepared
  * the restart of the system call. Sets remote->frame to its address. -E2BIG, -EFAULT: the stack has
  * no room. */
 int lien_remote_write_frame(struct lien_remote *remote);

@@ -54,7 +54,8 @@ int lien_inject_present(struct lien_inject *inject)
 	return 1;
 }
 
-int lien_inject_wait_for(
+/* Waits until the new thread has reached that step. -ESRCH, -ETIMEDOUT. */
+static int wait_for(
 	struct lien_inject *inject, uint64_t region, uint32_t step, struct lien_stub *stub)
 {
 	const struct timespec nap = {.tv_nsec = LIEN_STUB_NAP_NS};
@@ -72,6 +73,58 @@ int lien_inject_wait_for(
 			return -ETIMEDOUT;
 		nanosleep(&nap, NULL);
 	}
+}
+
+static uint32_t look_for_thread(const struct lien_inject *inject, uint32_t inner)
+{
+	struct dirent *entry;
+	uint32_t tid, found = 0;
+	char path[32];
+	DIR *tasks;
+
+	snprintf(path, sizeof(path), "/proc/%u/task", inject->pid);
+	tasks = opendir(path);
+	while (tasks && !found && (entry = readdir(tasks))) {
+		tid = strtoul(entry->d_name, NULL, 10);
+		if (tid && lien_status_of(inject->pid, tid, "NSpid", 10) == inner)
+			found = tid;
+	}
+	if (tasks)
+		closedir(tasks);
+	return found;
+}
+
+/* Finds a thread of the process by its number there; 0: none. A list read while threads before it
+ * end leaves threads out. */
+static uint32_t thread_of(const struct lien_inject *inject, uint32_t inner)
+{
+	uint32_t found = 0;
+
+	if (lien_status_of(inject->pid, inner, "NSpid", 10) == inner)
+		return inner;
+	for (int tries = 0; tries < LISTINGS && !found; tries++)
+		found = look_for_thread(inject, inner);
+	return found;
+}
+
+/* Writes these words for the new thread, which must have reported its number. -ESRCH,
+ * -ETIMEDOUT. */
+static int write_words(struct lien_inject *inject, const struct lien_stub *stub,
+	const struct lien_remote_words *words, unsigned count)
+{
+	const struct timespec nap = {.tv_nsec = LIEN_STUB_NAP_NS};
+	int err;
+
+	if (!inject->helper)
+		inject->helper = thread_of(inject, stub->tid);
+	if (!inject->helper)
+		return -ESRCH;
+	do {
+		err = lien_remote_write_words(inject, inject->helper, stub->tid, words, count);
+		if (err == -EBUSY)
+			nanosleep(&nap, NULL);
+	} while (err == -EBUSY && !lien_inject_late(inject));
+	return err == -EBUSY ? -ETIMEDOUT : err;
 }
 
 /*
@@ -135,7 +188,7 @@ static void rename_library(struct lien_inject *inject, const struct lien_stub *s
 		strcmp(name, stub->path))
 		return;
 	words.address = head.name;
-	lien_inject_write_words(inject, stub, &words, 1);
+	write_words(inject, stub, &words, 1);
 }
 
 static int fail_load(struct lien_inject *inject, const struct lien_stub *stub)
@@ -174,56 +227,8 @@ static int loaded(struct lien_inject *inject, const struct lien_stub *stub)
 	return err;
 }
 
-static uint32_t look_for_thread(const struct lien_inject *inject, uint32_t inner)
-{
-	struct dirent *entry;
-	uint32_t tid, found = 0;
-	char path[32];
-	DIR *tasks;
-
-	snprintf(path, sizeof(path), "/proc/%u/task", inject->pid);
-	tasks = opendir(path);
-	while (tasks && !found && (entry = readdir(tasks))) {
-		tid = strtoul(entry->d_name, NULL, 10);
-		if (tid && lien_status_of(inject->pid, tid, "NSpid", 10) == inner)
-			found = tid;
-	}
-	if (tasks)
-		closedir(tasks);
-	return found;
-}
-
-/* A list read while threads before it end leaves threads out. */
-uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner)
-{
-	uint32_t found = 0;
-
-	if (lien_status_of(inject->pid, inner, "NSpid", 10) == inner)
-		return inner;
-	for (int tries = 0; tries < LISTINGS && !found; tries++)
-		found = look_for_thread(inject, inner);
-	return found;
-}
-
-int lien_inject_write_words(struct lien_inject *inject, const struct lien_stub *stub,
-	const struct lien_remote_words *words, unsigned count)
-{
-	const struct timespec nap = {.tv_nsec = LIEN_STUB_NAP_NS};
-	int err;
-
-	if (!inject->helper)
-		inject->helper = lien_inject_thread_of(inject, stub->tid);
-	if (!inject->helper)
-		return -ESRCH;
-	do {
-		err = lien_remote_write_words(inject, inject->helper, stub->tid, words, count);
-		if (err == -EBUSY)
-			nanosleep(&nap, NULL);
-	} while (err == -EBUSY && !lien_inject_late(inject));
-	return err == -EBUSY ? -ETIMEDOUT : err;
-}
-
-void lien_inject_see_off(
+/* Waits until the new thread has unmapped its memory and ended. */
+static void see_off(
 	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, uint32_t last)
 {
 	struct lien_remote_words words = {LIEN_STUB_AT(region, last), &last, sizeof(last)};
@@ -232,7 +237,7 @@ void lien_inject_see_off(
 	uint32_t tid;
 	char byte;
 
-	lien_inject_write_words(inject, stub, &words, 1);
+	write_words(inject, stub, &words, 1);
 	tid = inject->helper;
 	while (!lien_inject_over(inject) && lien_clock_ns() < end &&
 		(!lien_inject_read(inject, region, &byte, 1) ||
@@ -246,7 +251,8 @@ static bool may_serve(int err)
 	return err == -EPROTO || err == -EMFILE || err == -ENFILE || err == -ENOMEM;
 }
 
-int lien_inject_give_up(
+/* Gives up on a thread that was too slow: it stops if it has not begun. Returns err. */
+static int give_up(
 	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, int err)
 {
 	uint32_t go = LIEN_STUB_GO, stop = LIEN_STUB_STOP;
@@ -257,7 +263,7 @@ int lien_inject_give_up(
 
 	if (err == -ESRCH)
 		return lien_inject_fail_gone(inject);
-	lien_inject_write_words(inject, stub, words, stub->word ? 1 : 2);
+	write_words(inject, stub, words, stub->word ? 1 : 2);
 	return lien_inject_fail(inject, err,
 		"the loader of process %u is busy: the control library may be there when it is "
 		"done; look again",
@@ -274,24 +280,23 @@ int lien_inject_load(struct lien_inject *inject, uint64_t region)
 		{LIEN_STUB_AT(region, word), &go, sizeof(go)}};
 	int err, copied = 0;
 
-	err = lien_inject_wait_for(inject, region, LIEN_STUB_READY, &stub);
+	err = wait_for(inject, region, LIEN_STUB_READY, &stub);
 	if (!err && stub.fd >= 0) {
 		snprintf(stub.path, sizeof(stub.path), FD_PATH "%d", stub.fd);
 		copied = copy_library(inject, stub.fd);
 		if (copied)
 			words[1].from = &stop;
-		err = lien_inject_write_words(inject, &stub, words, 2);
+		err = write_words(inject, &stub, words, 2);
 		if (!err)
-			err = lien_inject_wait_for(inject, region, LIEN_STUB_DONE, &stub);
+			err = wait_for(inject, region, LIEN_STUB_DONE, &stub);
 	}
 	if (err)
-		return lien_inject_give_up(inject, region, &stub, err);
+		return give_up(inject, region, &stub, err);
 	err = copied ? lien_inject_fail(inject, copied,
 			       "cannot give the control library to process %u: %s", inject->pid,
 			       strerror(-copied))
 		     : loaded(inject, &stub);
-	lien_inject_see_off(
-		inject, region, &stub, err && !may_serve(err) ? LIEN_STUB_STOP : LIEN_STUB_GO);
+	see_off(inject, region, &stub, err && !may_serve(err) ? LIEN_STUB_STOP : LIEN_STUB_GO);
 	return err;
 }
 
@@ -302,19 +307,19 @@ int lien_inject_again(struct lien_inject *inject, uint64_t region)
 	struct lien_stub stub = {.tid = 0};
 	int err;
 
-	err = lien_inject_wait_for(inject, region, LIEN_STUB_READY, &stub);
+	err = wait_for(inject, region, LIEN_STUB_READY, &stub);
 	if (!err)
-		err = lien_inject_write_words(inject, &stub, &words, 1);
+		err = write_words(inject, &stub, &words, 1);
 	if (!err)
-		err = lien_inject_wait_for(inject, region, LIEN_STUB_DONE, &stub);
+		err = wait_for(inject, region, LIEN_STUB_DONE, &stub);
 	if (err)
-		return lien_inject_give_up(inject, region, &stub, err);
+		return give_up(inject, region, &stub, err);
 	if (stub.fd < 0)
 		err = lien_inject_fail(inject, stub.fd == -EMFILE ? -EAGAIN : stub.fd,
 			"process %u cannot open another file: %s", inject->pid, strerror(-stub.fd));
 	else if (!stub.handle)
 		err = lien_inject_fail(inject, -EAGAIN,
 			"the control library does not start again in process %u", inject->pid);
-	lien_inject_see_off(inject, region, &stub, LIEN_STUB_GO);
+	see_off(inject, region, &stub, LIEN_STUB_GO);
 	return err;
 }

@@ -156,33 +156,6 @@ static int let_go(struct lien_remote *remote)
 	return trace(remote, PTRACE_DETACH, NULL, NULL);
 }
 
-static int write_word(struct lien_remote *remote, uint64_t address, uint64_t word)
-{
-	return trace(remote, PTRACE_POKEDATA, (void *)address, (void *)word);
-}
-
-int lien_remote_write(struct lien_remote *remote, uint64_t address, const void *from, size_t size)
-{
-	const size_t whole = sizeof(uint64_t);
-	size_t into, part;
-	uint64_t word;
-	int err = 0;
-
-	while (size && !err) {
-		into = address % whole;
-		part = whole - into < size ? whole - into : size;
-		if (part < whole &&
-			lien_inject_read(remote->inject, address - into, &word, sizeof(word)))
-			return -EFAULT;
-		memcpy((char *)&word + into, from, part);
-		err = write_word(remote, address - into, word);
-		address += part;
-		from = (const char *)from + part;
-		size -= part;
-	}
-	return err;
-}
-
 /* Stops it in a call that restarts as if nothing had happened, in the state in which it stopped. */
 static int seize(struct lien_remote *remote, const struct lien_inject *inject, pid_t tid,
 	uint64_t deadline, struct user_regs_struct *regs)

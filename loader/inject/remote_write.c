@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Writes a frame like the kernel's for a signal handler into the stack of a stopped thread:
- * returning through it restores the thread's registers, vectors and blocked signals.
+ * Writes through a stopped thread: among others a frame like the kernel's for a signal handler into
+ * its stack. Returning through that restores the thread's registers, vectors and blocked signals.
  */
 #include <cpuid.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <ucontext.h>
 
 #include "loader/inject/inject_internal.h"
@@ -37,6 +38,33 @@ struct xstate_note {
 #define XSTATE_MAGIC2	0x46505845U
 #define UC_FP_XSTATE	1
 #define UC_SS		6 /* UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS */
+
+static int write_word(struct lien_remote *remote, uint64_t address, uint64_t word)
+{
+	return ptrace(PTRACE_POKEDATA, remote->tid, (void *)address, (void *)word) < 0 ? -errno : 0;
+}
+
+int lien_remote_write(struct lien_remote *remote, uint64_t address, const void *from, size_t size)
+{
+	const size_t whole = sizeof(uint64_t);
+	size_t into, part;
+	uint64_t word;
+	int err = 0;
+
+	while (size && !err) {
+		into = address % whole;
+		part = whole - into < size ? whole - into : size;
+		if (part < whole &&
+			lien_inject_read(remote->inject, address - into, &word, sizeof(word)))
+			return -EFAULT;
+		memcpy((char *)&word + into, from, part);
+		err = write_word(remote, address - into, word);
+		address += part;
+		from = (const char *)from + part;
+		size -= part;
+	}
+	return err;
+}
 
 /* Returns the bytes in use. The kernel reserves room for registers that the thread may not have. */
 static size_t used_xstate(const unsigned char *xstate)
