@@ -161,7 +161,7 @@ static void any_turn(struct lien_agent *agent, struct turn *turn)
 {
 	turn->probed = !turn->probed && !turn->probing && !lien_graph_unfinished(agent->graph);
 	if (turn->probed)
-		lien_probing_turn(agent);
+		lien_watch_turn(agent);
 	else
 		work(agent, turn);
 }

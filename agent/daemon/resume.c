@@ -13,7 +13,6 @@
 #include "agent/daemon/resume.h"
 
 #include "agent/processes/watch.h"
-#include "agent/core/proc.h"
 #include "agent/daemon/clean.h"
 #include "agent/processes/contexts.h"
 #include "agent/offload/plan.h"

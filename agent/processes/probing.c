@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/processes/probing.h"
 #include "agent/core/proc.h"
-#include "agent/processes/watch.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -168,66 +167,55 @@ static void log_refusal(const struct account *account)
 			account->user, limit_of(account->user));
 }
 
-static void refuse(struct lien_agent *agent, struct waiting *waiting)
+static void refuse(struct waiting *waiting)
 {
 	struct account *account = waiting->account;
 
 	waiting->refused = true;
 	log_refusal(account);
 	account->refused++;
-	lien_watch_unprobed(agent, &waiting->event);
 }
 
-static void add(struct lien_agent *agent, const struct lien_event *event, uint32_t user)
+/* Returns false if its user has too many files waiting. */
+static bool add(struct lien_agent *agent, const struct lien_event *event, uint32_t user)
 {
 	struct account *account = account_of(agent->probing, user);
 	struct waiting *waiting;
 
 	if (!account)
-		return;
+		return true;
 	if (account->waiting >= (user ? WAITING_OF_USER : WAITING_OF_ROOT)) {
 		log_refusal(account);
 		account->more++;
-		lien_watch_unprobed(agent, event);
-		return;
+		return false;
 	}
 	waiting = calloc(1, sizeof(*waiting));
 	if (!waiting)
-		return;
+		return true;
 	waiting->event = *event;
 	waiting->account = account;
 	account->waiting++;
 	TAILQ_INSERT_TAIL(&agent->probing->waiting, waiting, next);
+	return true;
 }
 
-void lien_probing_mapped(struct lien_agent *agent, const struct lien_event *event)
+bool lien_probing_mapped(struct lien_agent *agent, const struct lien_event *event)
 {
 	uint32_t user = lien_user_of(event->pid);
 
-	if (user != LIEN_USER_GONE)
-		add(agent, event, user);
+	return user == LIEN_USER_GONE || add(agent, event, user);
 }
 
-void lien_probing_found(struct lien_agent *agent, const struct lien_library_file *file)
+bool lien_probing_found(struct lien_agent *agent, const struct lien_library_file *file)
 {
 	uint32_t user = file->pid ? lien_user_of(file->pid) : LIEN_PROBES_SYSTEM;
-	struct lien_event event;
-	const char *name;
 
 	if (user == LIEN_USER_GONE)
-		return;
-	if (!file->pid || has_room(agent, user) || has_begun(agent, file->device, file->inode)) {
-		lien_probes_attach(agent->probes, file->library, file->open_path, file->path, user);
-		return;
-	}
-	event = lien_agent_event_of(
-		file->pid, lien_watch_start_of(agent, file->pid), LIEN_EVENT_LIBRARY);
-	event.library.inode = file->inode;
-	event.library.dev_major = major(file->device);
-	event.library.dev_minor = minor(file->device);
-	name = strrchr(file->path, '/');
-	strncpy(event.library.name, name ? name + 1 : file->path, sizeof(event.library.name) - 1);
-	add(agent, &event, user);
+		return true;
+	if (file->pid && !has_room(agent, user) && !has_begun(agent, file->device, file->inode))
+		return false;
+	lien_probes_attach(agent->probes, file->library, file->open_path, file->path, user);
+	return true;
 }
 
 static bool may_be_probed(const struct lien_agent *agent, const struct waiting *waiting)
@@ -290,12 +278,10 @@ static bool may_pass(struct waiting *waiting, int err)
 	return false;
 }
 
-static void set_unsafe(struct lien_agent *agent, struct waiting *waiting, bool unsafe)
+static void set_unsafe(struct waiting *waiting, bool unsafe)
 {
 	waiting->account->unsafe += unsafe - waiting->unsafe;
 	waiting->unsafe = unsafe;
-	if (unsafe)
-		lien_watch_unprobed(agent, &waiting->event);
 }
 
 static uint64_t again_ns(const struct waiting *waiting)
@@ -305,26 +291,60 @@ static uint64_t again_ns(const struct waiting *waiting)
 	return waiting->unsafe ? UNSAFE_NS : AGAIN_NS;
 }
 
+/* Probes a file that a process has mapped, unless it is already probed. */
+static int attach_mapped(
+	struct lien_agent *agent, uint32_t pid, const struct lien_maps_entry *entry, uint32_t user)
+{
+	enum lien_library library = lien_library_of(entry->path);
+	char path[512];
+	int err;
+
+	if (!library || library == LIEN_LIB_CONTROL ||
+		lien_probes_file(
+			agent->probes, makedev(entry->dev_major, entry->dev_minor), entry->inode))
+		return 0;
+	err = lien_maps_open_path(pid, entry, path, sizeof(path));
+	return err ? err : lien_probes_attach(agent->probes, library, path, entry->path, user);
+}
+
+struct mapped_file {
+	struct lien_agent *agent;
+	const struct lien_event *event;
+	uint32_t user;
+	int err;
+};
+
+static int attach_same(const struct lien_maps_entry *entry, void *arg)
+{
+	struct mapped_file *file = arg;
+
+	if (!entry->executable || entry->inode != file->event->library.inode)
+		return 0;
+	file->err = attach_mapped(file->agent, file->event->pid, entry, file->user);
+	return 1;
+}
+
+/* The kernel side reports a file by name and inode; the process's maps have the path. */
+static int attach(struct lien_agent *agent, const struct lien_event *event, uint32_t user)
+{
+	struct mapped_file file = {agent, event, user, 0};
+	int err = lien_maps_read_code(event->pid, attach_same, &file);
+
+	return err < 0 ? err : file.err;
+}
+
 static void try_to_attach(struct lien_agent *agent, struct waiting *waiting)
 {
-	int err = lien_watch_attach(agent, &waiting->event, waiting->account->user);
+	int err = attach(agent, &waiting->event, waiting->account->user);
 
 	if (!waiting->begun)
 		waiting->account->tokens--;
 	waiting->begun = err == -EINPROGRESS;
 	if (!waiting->begun)
-		set_unsafe(agent, waiting, err == -ETXTBSY);
+		set_unsafe(waiting, err == -ETXTBSY);
 	waiting->done = !waiting->begun && !may_pass(waiting, err);
 	if (!waiting->done)
 		try_again_later(agent->probing, waiting, again_ns(waiting));
-}
-
-static void report_probed(struct lien_agent *agent, struct waiting *waiting)
-{
-	const struct lien_event event = waiting->event;
-
-	forget(agent->probing, waiting);
-	lien_watch_probed(agent, &event);
 }
 
 int lien_probing_wait_ms(struct lien_agent *agent)
@@ -336,24 +356,45 @@ int lien_probing_wait_ms(struct lien_agent *agent)
 	return agent->probing->begun ? GO_ON_MS : WAIT_MS;
 }
 
-void lien_probing_turn(struct lien_agent *agent)
+enum lien_probing_outcome lien_probing_turn(struct lien_agent *agent, struct lien_event *event)
 {
 	struct waiting *waiting = next_waiting(agent, lien_now_ns());
 
 	if (!waiting)
-		return;
+		return LIEN_PROBING_GOES_ON;
 	agent->probing->last = waiting->account;
+	*event = waiting->event;
 	if (is_gone(waiting)) {
 		forget(agent->probing, waiting);
-	} else if (waiting->done || file_of(agent, &waiting->event)) {
+		return LIEN_PROBING_GOES_ON;
+	}
+	if (waiting->done || file_of(agent, &waiting->event)) {
 		lien_turn_part(agent, "probing", "a probed library");
-		report_probed(agent, waiting);
-	} else if (may_be_probed(agent, waiting)) {
+		forget(agent->probing, waiting);
+		return LIEN_PROBING_DONE;
+	}
+	if (may_be_probed(agent, waiting)) {
 		lien_turn_part(agent, "probing", "a library");
 		try_to_attach(agent, waiting);
-	} else {
-		refuse(agent, waiting);
+		return waiting->unsafe && !waiting->begun ? LIEN_PROBING_REFUSED
+							  : LIEN_PROBING_GOES_ON;
 	}
+	refuse(waiting);
+	return LIEN_PROBING_REFUSED;
+}
+
+const struct lien_probed_file *lien_probing_mapped_file(
+	const struct lien_agent *agent, const struct lien_library_map *map)
+{
+	const struct lien_probed_file *file, *other;
+	unsigned i;
+
+	file = lien_probes_file(agent->probes, makedev(map->dev_major, map->dev_minor), map->inode);
+	/* Some file systems number devices differently in maps and in stat(). */
+	for (i = 0; !file && (other = lien_probes_each(agent->probes, i)); i++)
+		if (other->inode == map->inode)
+			file = other;
+	return file;
 }
 
 static bool will_be_tried(const struct lien_agent *agent, const struct lien_process *process,
@@ -379,7 +420,8 @@ bool lien_probing_refuses(const struct lien_agent *agent, const struct lien_proc
 	RB_FOREACH (map, lien_library_tree, (struct lien_library_tree *)&process->libraries) {
 		library = lien_library_of(map->file->text);
 		if ((library == LIEN_LIB_CUDA || library == LIEN_LIB_NCCL) &&
-			!lien_watch_probed_file(agent, map) && !will_be_tried(agent, process, map))
+			!lien_probing_mapped_file(agent, map) &&
+			!will_be_tried(agent, process, map))
 			return true;
 	}
 	return false;

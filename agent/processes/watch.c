@@ -45,22 +45,6 @@ static const char *last_component(const char *path)
 	return slash ? slash + 1 : path;
 }
 
-/* Probes a file that a process has mapped, unless it is already probed. */
-static int attach_mapped(
-	struct lien_agent *agent, uint32_t pid, const struct lien_maps_entry *entry, uint32_t user)
-{
-	enum lien_library library = lien_library_of(entry->path);
-	char path[512];
-	int err;
-
-	if (!library || library == LIEN_LIB_CONTROL ||
-		lien_probes_file(
-			agent->probes, makedev(entry->dev_major, entry->dev_minor), entry->inode))
-		return 0;
-	err = lien_maps_open_path(pid, entry, path, sizeof(path));
-	return err ? err : lien_probes_attach(agent->probes, library, path, entry->path, user);
-}
-
 static bool is_known(const struct reading *reading, const struct lien_maps_entry *entry)
 {
 	struct lien_process *process = lien_graph_process(reading->agent->graph, reading->pid);
@@ -122,20 +106,6 @@ static void read_libraries(struct lien_agent *agent, struct lien_process *proces
 		tracked->unread = late;
 }
 
-const struct lien_probed_file *lien_watch_probed_file(
-	const struct lien_agent *agent, const struct lien_library_map *map)
-{
-	const struct lien_probed_file *file, *other;
-	unsigned i;
-
-	file = lien_probes_file(agent->probes, makedev(map->dev_major, map->dev_minor), map->inode);
-	/* Some file systems number devices differently in maps and in stat(). */
-	for (i = 0; !file && (other = lien_probes_each(agent->probes, i)); i++)
-		if (other->inode == map->inode)
-			file = other;
-	return file;
-}
-
 /* Is the process seen from its first call on? Yes if it mapped each of its copies of the driver
  * when that copy was already probed. */
 static bool seen_whole(struct lien_agent *agent, struct lien_process *process)
@@ -149,7 +119,7 @@ static bool seen_whole(struct lien_agent *agent, struct lien_process *process)
 	RB_FOREACH (map, lien_library_tree, &process->libraries) {
 		if (lien_library_of(map->file->text) != LIEN_LIB_CUDA)
 			continue;
-		file = lien_watch_probed_file(agent, map);
+		file = lien_probing_mapped_file(agent, map);
 		if (!file || !map->t_mapped || map->t_mapped < file->t_attached)
 			return false;
 		any = true;
@@ -157,7 +127,7 @@ static bool seen_whole(struct lien_agent *agent, struct lien_process *process)
 	return any;
 }
 
-uint64_t lien_watch_start_of(struct lien_agent *agent, uint32_t pid)
+static uint64_t start_of(struct lien_agent *agent, uint32_t pid)
 {
 	const struct lien_process *process = lien_graph_process(agent->graph, pid);
 	uint64_t ticks = lien_proc_start(pid), start;
@@ -193,7 +163,7 @@ static bool only_monitors(const struct reading *reading)
 static void adopt(struct lien_agent *agent, uint32_t pid)
 {
 	struct reading reading = {.agent = agent, .pid = pid};
-	uint64_t start = lien_watch_start_of(agent, pid);
+	uint64_t start = start_of(agent, pid);
 	struct lien_process *process;
 	struct lien_event event;
 	int err;
@@ -215,17 +185,233 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 	lien_agent_event(agent, &event);
 }
 
+/* Marks the process incomplete if it may have called this library before the library was probed. */
+static void doubt(
+	struct lien_agent *agent, struct lien_process *process, const struct lien_library_map *map)
+{
+	enum lien_library library = lien_library_of(map->file->text);
+	const struct lien_probed_file *file;
+	struct lien_event event;
+	unsigned reason;
+	uint64_t since;
+
+	if (!library || library == LIEN_LIB_CONTROL || library == LIEN_LIB_CUDART)
+		return;
+	/*
+	 * Neither library makes communicators or registers GPU memory before the driver's first
+	 * call.
+	 */
+	since = map->t_mapped;
+	if (library != LIEN_LIB_CUDA && process->t_first > since)
+		since = process->t_first;
+	file = lien_probing_mapped_file(agent, map);
+	if (file && since >= file->t_attached)
+		return;
+	if (library == LIEN_LIB_NCCL)
+		reason = LIEN_INCOMPLETE_NCCL;
+	else if (library == LIEN_LIB_CUDA)
+		reason = LIEN_INCOMPLETE_LATE;
+	else
+		reason = lien_proc_cards() ? LIEN_INCOMPLETE_CARDS : 0;
+	if (!(reason & ~process->incomplete))
+		return;
+	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
+	event.size = LIEN_EVENT_SIZE(incomplete);
+	event.incomplete.reasons = process->incomplete | reason;
+	lien_agent_event(agent, &event);
+	lien_log(5,
+		"process %u mapped %s before it was probed, and may have made calls that were "
+		"missed",
+		process->pid, file ? file->path : map->file->text);
+}
+
+static void doubt_all(struct lien_agent *agent, struct lien_process *process)
+{
+	struct lien_library_map *map;
+
+	RB_FOREACH (map, lien_library_tree, &process->libraries)
+		doubt(agent, process, map);
+}
+
+static bool needs_probing(struct lien_agent *agent, const struct lien_event *event)
+{
+	enum lien_library library = lien_library_of(event->library.name);
+
+	return library && library != LIEN_LIB_CONTROL &&
+	       !lien_probes_file(agent->probes,
+		       makedev(event->library.dev_major, event->library.dev_minor),
+		       event->library.inode);
+}
+
+/* The process mapped a driver that was not probed yet, and may already have made all its calls. */
+static void meet_early(struct lien_agent *agent, const struct lien_event *event)
+{
+	const struct lien_process *process = lien_graph_process(agent->graph, event->pid);
+	const struct lien_probed_file *file = lien_probes_file(agent->probes,
+		makedev(event->library.dev_major, event->library.dev_minor), event->library.inode);
+
+	if (lien_library_of(event->library.name) == LIEN_LIB_CUDA && process && !process->cuda &&
+		file && event->t_return < file->t_attached)
+		adopt(agent, event->pid);
+}
+
+static void set_incomplete(
+	struct lien_agent *agent, const struct lien_process *process, uint32_t reasons)
+{
+	struct lien_event event;
+
+	if (process->incomplete == reasons)
+		return;
+	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
+	event.size = LIEN_EVENT_SIZE(incomplete);
+	event.incomplete.reasons = reasons;
+	lien_agent_event(agent, &event);
+}
+
+/* There is no room to probe the file: marks the process incomplete. */
+static void unprobed(struct lien_agent *agent, const struct lien_event *event)
+{
+	enum lien_library library = lien_library_of(event->library.name);
+	struct lien_process *process;
+
+	if (library != LIEN_LIB_CUDA && library != LIEN_LIB_NCCL)
+		return;
+	/* None of its calls will report it. */
+	process = lien_graph_process(agent->graph, event->pid);
+	if (library == LIEN_LIB_CUDA && (!process || !process->cuda))
+		adopt(agent, event->pid);
+	process = lien_graph_process(agent->graph, event->pid);
+	if (process && process->start == event->start)
+		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
+}
+
+void lien_watch_rewritten(struct lien_agent *agent, const struct lien_process *process)
+{
+	set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_REWRITTEN);
+}
+
+/* The file has been probed, or will not be. */
+static void probed(struct lien_agent *agent, const struct lien_event *event)
+{
+	struct lien_process *process;
+	struct lien_library_map *map;
+
+	meet_early(agent, event);
+	process = lien_graph_process(agent->graph, event->pid);
+	if (!process || process->start != event->start)
+		return;
+	map = lien_process_library(process, event->library.start);
+	if (map && process->cuda)
+		doubt(agent, process, map);
+	lien_contexts_event(agent, event);
+	if (process->incomplete & LIEN_INCOMPLETE_UNPROBED && !lien_probing_refuses(agent, process))
+		set_incomplete(agent, process, process->incomplete & ~LIEN_INCOMPLETE_UNPROBED);
+}
+
+/* Has it probed, if its user may have more files. */
+static void queue(struct lien_agent *agent, const struct lien_event *event)
+{
+	if (!lien_probing_mapped(agent, event))
+		unprobed(agent, event);
+}
+
+void lien_watch_turn(struct lien_agent *agent)
+{
+	struct lien_event event;
+
+	switch (lien_probing_turn(agent, &event)) {
+	case LIEN_PROBING_DONE:
+		probed(agent, &event);
+		break;
+	case LIEN_PROBING_REFUSED:
+		unprobed(agent, &event);
+		break;
+	case LIEN_PROBING_GOES_ON:
+		break;
+	}
+}
+
+/* A call of the process may have woken its control thread. */
+static void expect_control(struct lien_agent *agent, uint32_t pid)
+{
+	const struct lien_process *process = lien_graph_process(agent->graph, pid);
+	struct lien_tracked *tracked = process ? process->agent : NULL;
+
+	if (!tracked || process->presence != LIEN_CONTROL_LOADED)
+		return;
+	tracked->t_called = lien_now_ns();
+	agent->waking = true;
+}
+
+void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	struct lien_process *process;
+
+	if (agent->loaded)
+		expect_control(agent, event->pid);
+	if (event->type == LIEN_EVENT_LIBRARY &&
+		(event->t_return ||
+			lien_probes_is_rewritten(agent->probes, event->library.inode))) {
+		if (needs_probing(agent, event))
+			queue(agent, event);
+		else
+			probed(agent, event);
+	}
+	process = lien_graph_process(agent->graph, event->pid);
+	if (!process)
+		return;
+	if (event->type == LIEN_EVENT_LIBRARY && !agent->transaction &&
+		lien_gated_library(lien_library_of(event->library.name)))
+		lien_gate_cover(agent, process); /* some of its calls are to be held */
+	if (event->type != LIEN_EVENT_PROCESS)
+		return;
+	if (event->process.complete)
+		doubt_all(agent, process);
+	read_libraries(agent, process);
+	if (lien_probing_refuses(agent, process))
+		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
+	lien_node_process(agent, process);
+	lien_presence_look(agent, process);
+	agent->waking = true; /* the next tick looks again */
+}
+
+void lien_watch_resume(struct lien_agent *agent)
+{
+	struct lien_library_map *map;
+	struct lien_process *process;
+
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		read_libraries(agent, process);
+		if (!process->cuda)
+			continue;
+		lien_node_process(agent, process);
+		/* Libraries without a mapping time were checked when they were found. */
+		RB_FOREACH (map, lien_library_tree, &process->libraries)
+			if (map->t_mapped)
+				doubt(agent, process, map);
+	}
+}
+
+/* Probes a file that was there before the agent. */
 static int attach_found(const struct lien_library_file *file, void *arg)
 {
 	struct lien_agent *agent = arg;
+	struct lien_event event;
 
-	if (file->library != LIEN_LIB_CONTROL)
-		lien_probing_found(agent, file);
+	if (file->library == LIEN_LIB_CONTROL || lien_probing_found(agent, file))
+		return 0;
+	event = lien_agent_event_of(file->pid, start_of(agent, file->pid), LIEN_EVENT_LIBRARY);
+	event.library.inode = file->inode;
+	event.library.dev_major = major(file->device);
+	event.library.dev_minor = minor(file->device);
+	strncpy(event.library.name, last_component(file->path), sizeof(event.library.name) - 1);
+	queue(agent, &event);
 	return 0;
 }
 
 /* Ends the processes that ended while no agent ran. */
-static void end_unseen(struct lien_agent *agent)
+static void end_the_ended(struct lien_agent *agent)
 {
 	struct lien_process *process, *next;
 	struct lien_event event;
@@ -266,7 +452,7 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 	if (err)
 		return err;
 	lien_agent_consume(agent);
-	end_unseen(agent);
+	end_the_ended(agent);
 	proc = opendir("/proc");
 	if (!proc)
 		return -errno;
@@ -279,215 +465,6 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 	}
 	closedir(proc);
 	return 0;
-}
-
-/* Marks the process incomplete if it may have called this library before the library was probed. */
-static void doubt(
-	struct lien_agent *agent, struct lien_process *process, const struct lien_library_map *map)
-{
-	enum lien_library library = lien_library_of(map->file->text);
-	const struct lien_probed_file *file;
-	struct lien_event event;
-	unsigned reason;
-	uint64_t since;
-
-	if (!library || library == LIEN_LIB_CONTROL || library == LIEN_LIB_CUDART)
-		return;
-	/*
-	 * Neither library makes communicators or registers GPU memory before the driver's first
-	 * call.
-	 */
-	since = map->t_mapped;
-	if (library != LIEN_LIB_CUDA && process->t_first > since)
-		since = process->t_first;
-	file = lien_watch_probed_file(agent, map);
-	if (file && since >= file->t_attached)
-		return;
-	if (library == LIEN_LIB_NCCL)
-		reason = LIEN_INCOMPLETE_NCCL;
-	else if (library == LIEN_LIB_CUDA)
-		reason = LIEN_INCOMPLETE_LATE;
-	else
-		reason = lien_proc_cards() ? LIEN_INCOMPLETE_CARDS : 0;
-	if (!(reason & ~process->incomplete))
-		return;
-	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
-	event.size = LIEN_EVENT_SIZE(incomplete);
-	event.incomplete.reasons = process->incomplete | reason;
-	lien_agent_event(agent, &event);
-	lien_log(5,
-		"process %u mapped %s before it was probed, and may have made calls that were "
-		"missed",
-		process->pid, file ? file->path : map->file->text);
-}
-
-static void doubt_all(struct lien_agent *agent, struct lien_process *process)
-{
-	struct lien_library_map *map;
-
-	RB_FOREACH (map, lien_library_tree, &process->libraries)
-		doubt(agent, process, map);
-}
-
-struct mapped_file {
-	struct lien_agent *agent;
-	const struct lien_event *event;
-	uint32_t user;
-	int err;
-};
-
-static int attach_same(const struct lien_maps_entry *entry, void *arg)
-{
-	struct mapped_file *file = arg;
-
-	if (!entry->executable || entry->inode != file->event->library.inode)
-		return 0;
-	file->err = attach_mapped(file->agent, file->event->pid, entry, file->user);
-	return 1;
-}
-
-/* The kernel side reports a file by name and inode; the process's maps have the path. */
-int lien_watch_attach(struct lien_agent *agent, const struct lien_event *event, uint32_t user)
-{
-	struct mapped_file file = {agent, event, user, 0};
-	int err = lien_maps_read_code(event->pid, attach_same, &file);
-
-	return err < 0 ? err : file.err;
-}
-
-static bool needs_probing(struct lien_agent *agent, const struct lien_event *event)
-{
-	enum lien_library library = lien_library_of(event->library.name);
-
-	return library && library != LIEN_LIB_CONTROL &&
-	       !lien_probes_file(agent->probes,
-		       makedev(event->library.dev_major, event->library.dev_minor),
-		       event->library.inode);
-}
-
-/* The process mapped a driver that was not probed yet, and may already have made all its calls. */
-static void meet_early(struct lien_agent *agent, const struct lien_event *event)
-{
-	const struct lien_process *process = lien_graph_process(agent->graph, event->pid);
-	const struct lien_probed_file *file = lien_probes_file(agent->probes,
-		makedev(event->library.dev_major, event->library.dev_minor), event->library.inode);
-
-	if (lien_library_of(event->library.name) == LIEN_LIB_CUDA && process && !process->cuda &&
-		file && event->t_return < file->t_attached)
-		adopt(agent, event->pid);
-}
-
-static void set_incomplete(
-	struct lien_agent *agent, const struct lien_process *process, uint32_t reasons)
-{
-	struct lien_event event;
-
-	if (process->incomplete == reasons)
-		return;
-	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
-	event.size = LIEN_EVENT_SIZE(incomplete);
-	event.incomplete.reasons = reasons;
-	lien_agent_event(agent, &event);
-}
-
-void lien_watch_unprobed(struct lien_agent *agent, const struct lien_event *event)
-{
-	enum lien_library library = lien_library_of(event->library.name);
-	struct lien_process *process;
-
-	if (library != LIEN_LIB_CUDA && library != LIEN_LIB_NCCL)
-		return;
-	/* None of its calls will report it. */
-	process = lien_graph_process(agent->graph, event->pid);
-	if (library == LIEN_LIB_CUDA && (!process || !process->cuda))
-		adopt(agent, event->pid);
-	process = lien_graph_process(agent->graph, event->pid);
-	if (process && process->start == event->start)
-		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
-}
-
-void lien_watch_rewritten(struct lien_agent *agent, const struct lien_process *process)
-{
-	set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_REWRITTEN);
-}
-
-void lien_watch_probed(struct lien_agent *agent, const struct lien_event *event)
-{
-	struct lien_process *process;
-	struct lien_library_map *map;
-
-	meet_early(agent, event);
-	process = lien_graph_process(agent->graph, event->pid);
-	if (!process || process->start != event->start)
-		return;
-	map = lien_process_library(process, event->library.start);
-	if (map && process->cuda)
-		doubt(agent, process, map);
-	lien_contexts_event(agent, event);
-	if (process->incomplete & LIEN_INCOMPLETE_UNPROBED && !lien_probing_refuses(agent, process))
-		set_incomplete(agent, process, process->incomplete & ~LIEN_INCOMPLETE_UNPROBED);
-}
-
-/* A call of the process may have woken its control thread. */
-static void expect_control(struct lien_agent *agent, uint32_t pid)
-{
-	const struct lien_process *process = lien_graph_process(agent->graph, pid);
-	struct lien_tracked *tracked = process ? process->agent : NULL;
-
-	if (!tracked || process->presence != LIEN_CONTROL_LOADED)
-		return;
-	tracked->t_called = lien_now_ns();
-	agent->waking = true;
-}
-
-void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
-{
-	struct lien_process *process;
-
-	if (agent->loaded)
-		expect_control(agent, event->pid);
-	if (event->type == LIEN_EVENT_LIBRARY &&
-		(event->t_return ||
-			lien_probes_is_rewritten(agent->probes, event->library.inode))) {
-		if (needs_probing(agent, event))
-			lien_probing_mapped(agent, event);
-		else
-			lien_watch_probed(agent, event);
-	}
-	process = lien_graph_process(agent->graph, event->pid);
-	if (!process)
-		return;
-	if (event->type == LIEN_EVENT_LIBRARY && !agent->transaction &&
-		lien_gated_library(lien_library_of(event->library.name)))
-		lien_gate_cover(agent, process); /* some of its calls are to be held */
-	if (event->type != LIEN_EVENT_PROCESS)
-		return;
-	if (event->process.complete)
-		doubt_all(agent, process);
-	read_libraries(agent, process);
-	if (lien_probing_refuses(agent, process))
-		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
-	lien_node_process(agent, process);
-	lien_presence_look(agent, process);
-	agent->waking = true; /* the next tick looks again */
-}
-
-void lien_watch_resume(struct lien_agent *agent)
-{
-	struct lien_library_map *map;
-	struct lien_process *process;
-
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
-		read_libraries(agent, process);
-		if (!process->cuda)
-			continue;
-		lien_node_process(agent, process);
-		/* Libraries without a mapping time were checked when they were found. */
-		RB_FOREACH (map, lien_library_tree, &process->libraries)
-			if (map->t_mapped)
-				doubt(agent, process, map);
-	}
 }
 
 #define SWEEP	 64 /* processes at a time */
