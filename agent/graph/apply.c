@@ -121,6 +121,71 @@ static void apply_process(struct lien_process *process, const struct lien_event 
 		process->incomplete |= LIEN_INCOMPLETE_LATE;
 }
 
+/* --- re-reading a process from the driver, apart from the made-up calls ----------------------- */
+
+/* The memory turned out to be on another device. */
+static void bindings_moved(struct lien_allocation *memory)
+{
+	struct lien_binding *binding;
+
+	LIST_FOREACH (binding, &memory->bindings, of_memory) {
+		RB_REMOVE(lien_binding_tree, &binding->object->bound, binding);
+		binding->device = memory->prop.location_id;
+		RB_INSERT(lien_binding_tree, &binding->object->bound, binding);
+	}
+}
+
+static int apply_property(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_mapping *mapping = lien_process_mapping(process, event->property.va);
+
+	struct lien_allocation *allocation = mapping ? mapping->holding->allocation : NULL;
+
+	if (!mapping) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	allocation->prop = event->property.prop;
+	if (allocation->origin != LIEN_ORIGIN_MULTICAST)
+		bindings_moved(allocation);
+	return 0;
+}
+
+static int apply_adopt(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = lien_handle_find(process, event->adopt.handle);
+	struct lien_allocation *allocation = handle ? handle->holding->allocation : NULL;
+
+	if (!handle) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	lien_handle_refer(handle, event->adopt.references);
+	allocation->adopted = true;
+	allocation->round = event->adopt.round;
+	allocation->open = event->adopt.open;
+	if (!handle->imported) /* an importer may map less than the whole */
+		allocation->part = event->adopt.part;
+	if (graph->round < event->adopt.round)
+		graph->round = event->adopt.round;
+	return 0;
+}
+
+static int apply_reread(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	(void)graph;
+	process->incomplete &= ~LIEN_INCOMPLETE_REREAD;
+	process->no_context = false; /* it may have made one in a call that was lost */
+	process->incomplete |=
+		event->reread.doubts & (LIEN_INCOMPLETE_NCCL | LIEN_INCOMPLETE_CARDS);
+	return 0;
+}
+
+/* --- all events ------------------------------------------------------------------------------- */
+
 /* Returns true for an event that tells nothing about an unknown process. */
 static bool tells_nothing(unsigned type)
 {
@@ -197,14 +262,14 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 		process->incomplete |= LIEN_INCOMPLETE_LOST;
 		return 0;
 	case LIEN_EVENT_PROP:
-		return lien_graph_apply_property(graph, process, event);
+		return apply_property(graph, process, event);
 	case LIEN_EVENT_REREAD:
-		return lien_graph_apply_reread(graph, process, event);
+		return apply_reread(graph, process, event);
 	case LIEN_EVENT_INCOMPLETE:
 		process->incomplete = event->incomplete.reasons;
 		return 0;
 	case LIEN_EVENT_ADOPT:
-		return lien_graph_apply_adopt(graph, process, event);
+		return apply_adopt(graph, process, event);
 	}
 	return apply_call(graph, process, event);
 }

@@ -21,14 +21,6 @@ struct lien_comm *lien_comm_new(
 	return comm;
 }
 
-const struct lien_init *lien_process_init(const struct lien_process *process, uint32_t number)
-{
-	struct lien_init key = {.number = number};
-
-	return RB_FIND(lien_init_number_tree,
-		(struct lien_init_number_tree *)&process->init_numbers, &key);
-}
-
 static struct lien_init *init_find(struct lien_process *process, uint64_t scope)
 {
 	struct lien_init key = {.scope = scope};

@@ -84,11 +84,18 @@ static bool end_library(struct lien_process *process)
 	return true;
 }
 
+static void disown(struct lien_graph *graph, struct lien_allocation *allocation)
+{
+	LIST_REMOVE(allocation, of_owner);
+	allocation->owner = NULL;
+	lien_allocation_drop_unheld(graph, allocation);
+}
+
 static bool end_owned(struct lien_graph *graph, struct lien_process *process)
 {
 	if (LIST_EMPTY(&process->owned))
 		return false;
-	lien_allocation_disown(graph, LIST_FIRST(&process->owned));
+	disown(graph, LIST_FIRST(&process->owned));
 	return true;
 }
 

@@ -108,6 +108,11 @@ const struct lien_graph_stats *lien_graph_stats(const struct lien_graph *graph)
 	return &graph->stats;
 }
 
+uint32_t lien_graph_round(const struct lien_graph *graph)
+{
+	return graph->round;
+}
+
 struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid)
 {
 	struct lien_process key = {.pid = pid};
@@ -248,6 +253,12 @@ bool lien_process_visits(struct lien_graph *graph, struct lien_process *process)
 	graph->stats.lost++;
 	process->incomplete |= LIEN_INCOMPLETE_LOST;
 	return false;
+}
+
+bool lien_process_whole(const struct lien_process *process)
+{
+	return !(process->incomplete & ~(LIEN_INCOMPLETE_ADOPTED | LIEN_INCOMPLETE_MULTICAST |
+					       LIEN_INCOMPLETE_MULTICAST_OWN));
 }
 
 struct lien_holding *lien_allocation_holding(

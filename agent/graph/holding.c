@@ -73,19 +73,6 @@ static void share_link(
 		LIST_INSERT_HEAD(&allocation->shares, share, of_allocation);
 }
 
-void lien_share_claim(struct lien_share *share)
-{
-	share->control = false;
-	share->imports = 0;
-	share->allocation->exports++;
-}
-
-void lien_share_outdate(struct lien_graph *graph, struct lien_share *share)
-{
-	SPLAY_REMOVE(lien_share_tree, &graph->shares, share);
-	share->stale = true;
-}
-
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding)
 {
 	struct lien_allocation *memory = binding->memory;
@@ -216,20 +203,6 @@ struct lien_share *lien_share_copy(struct lien_graph *graph, struct lien_allocat
 	}
 	share_link(graph, allocation, share);
 	return share;
-}
-
-struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
-	const struct lien_event *event, uint64_t number, const uint8_t *key)
-{
-	const struct lien_share like = {
-		.number = number,
-		.call = event->type,
-		.fd = key ? -1 : event->share.fd,
-		.control = event->flags & LIEN_EVENT_CONTROL,
-		.imports = !!(event->flags & LIEN_EVENT_IMPORTED),
-	};
-
-	return lien_share_copy(graph, allocation, &like, key);
 }
 
 struct lien_holding *lien_holding_get(
@@ -415,11 +388,4 @@ void lien_allocation_own(struct lien_allocation *allocation, struct lien_process
 	allocation->owner_pid = process->pid;
 	allocation->owner_start = process->start;
 	LIST_INSERT_HEAD(&process->owned, allocation, of_owner);
-}
-
-void lien_allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation)
-{
-	LIST_REMOVE(allocation, of_owner);
-	allocation->owner = NULL;
-	lien_allocation_drop_unheld(graph, allocation);
 }

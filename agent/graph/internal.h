@@ -167,7 +167,6 @@ void lien_allocation_drop_tag(struct lien_graph *graph, struct lien_allocation *
 
 /* --- holding.c --- */
 void lien_graph_free_let_go(struct lien_graph *graph);
-void lien_allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation);
 struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_origin origin);
 void lien_allocation_own(struct lien_allocation *allocation, struct lien_process *process);
 struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
@@ -187,11 +186,7 @@ void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping);
 /* Moves everything that `from` has to `to`; frees `from`. Not for multicast objects. */
 void lien_allocation_merge(
 	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to);
-/* Makes a share from the event of its export. NULL: out of memory. No export with that number may
- * exist. The key is NULL unless the number is a hash of it. */
-struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
-	const struct lien_event *event, uint64_t number, const uint8_t *key);
-/* Makes a share with the same members, except for those that link it. */
+/* Makes a share with the same members, except for those that link it. NULL: out of memory. */
 struct lien_share *lien_share_copy(struct lien_graph *graph, struct lien_allocation *allocation,
 	const struct lien_share *like, const uint8_t *key);
 /* Returns the share's allocation, which an import is about to hold again. */
@@ -199,10 +194,6 @@ struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_s
 /* Can it be imported, and has not been? */
 bool lien_share_awaited(const struct lien_share *share);
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
-/* The key names other memory from now on; imports that used it stay. */
-void lien_share_outdate(struct lien_graph *graph, struct lien_share *share);
-/* The application has exported by the name that a restore's export has. */
-void lien_share_claim(struct lien_share *share);
 /* Drops the share of the previous restore: it has been imported, and closed. */
 void lien_share_drop_control(struct lien_graph *graph, struct lien_allocation *allocation);
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
@@ -248,8 +239,6 @@ struct lien_comm *lien_comm_new(
 	struct lien_graph *graph, struct lien_process *process, uint64_t address);
 /* Returns the communicator's number for an event's scope; 0: none is known. */
 uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
-/* Returns the call that makes or made it. NULL: not known. */
-const struct lien_init *lien_process_init(const struct lien_process *process, uint32_t number);
 /* -ENOMEM. */
 int lien_init_new(struct lien_process *process, uint64_t scope, uint32_t number);
 lien_apply_fn lien_graph_apply_comm_end;
@@ -328,8 +317,6 @@ lien_apply_fn lien_graph_apply_export;
 lien_apply_fn lien_graph_apply_import;
 
 /* --- multicast.c --- */
-/* The memory turned out to be on another device. */
-void lien_bindings_moved(struct lien_allocation *memory);
 /* Adds a binding with the same members, except for those that link it. -ENOMEM. */
 int lien_binding_new(struct lien_graph *graph, const struct lien_binding *like);
 lien_apply_fn lien_graph_apply_multicast_create;
@@ -341,11 +328,6 @@ lien_apply_fn lien_graph_apply_multicast_unbind;
 lien_apply_fn lien_graph_apply_capture_begin;
 lien_apply_fn lien_graph_apply_capture_end;
 lien_apply_fn lien_graph_apply_stream_destroy;
-
-/* --- reread.c --- */
-lien_apply_fn lien_graph_apply_property;
-lien_apply_fn lien_graph_apply_adopt;
-lien_apply_fn lien_graph_apply_reread;
 
 /* --- snapshot_load.c --- */
 /*

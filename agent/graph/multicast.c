@@ -97,17 +97,6 @@ int lien_graph_apply_multicast_bind(
 					       .device = memory->prop.location_id});
 }
 
-void lien_bindings_moved(struct lien_allocation *memory)
-{
-	struct lien_binding *binding;
-
-	LIST_FOREACH (binding, &memory->bindings, of_memory) {
-		RB_REMOVE(lien_binding_tree, &binding->object->bound, binding);
-		binding->device = memory->prop.location_id;
-		RB_INSERT(lien_binding_tree, &binding->object->bound, binding);
-	}
-}
-
 /* Returns the first binding with a byte in [from, to) of the object, of that device's memory. */
 static struct lien_binding *first_at(
 	struct lien_allocation *object, int32_t device, uint64_t from, uint64_t to)

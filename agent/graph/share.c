@@ -51,6 +51,38 @@ uint64_t lien_share_number(unsigned call, const uint8_t *key)
 	return hash | LIEN_SHARE_BY_KEY;
 }
 
+/* NULL: out of memory. No export with that number may exist. The key is NULL unless the number is a
+ * hash of it. */
+static struct lien_share *share_new(struct lien_graph *graph, struct lien_allocation *allocation,
+	const struct lien_event *event, uint64_t number, const uint8_t *key)
+{
+	const struct lien_share like = {
+		.number = number,
+		.call = event->type,
+		.fd = key ? -1 : event->share.fd,
+		.control = event->flags & LIEN_EVENT_CONTROL,
+		.imports = !!(event->flags & LIEN_EVENT_IMPORTED),
+	};
+
+	return lien_share_copy(graph, allocation, &like, key);
+}
+
+/* The key names other memory from now on; imports that used it stay. */
+static void share_outdate(struct lien_graph *graph, struct lien_share *share)
+{
+	SPLAY_REMOVE(lien_share_tree, &graph->shares, share);
+	share->stale = true;
+}
+
+/* The application has exported by the name that a restore's export has. */
+static void share_claim(struct lien_share *share)
+{
+	share->control = false;
+	share->imports = 0;
+	share->allocation->exports++;
+}
+
+/* Exports the memory under a 64-byte name, again or for the first time. */
 static int share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
 	const struct lien_event *event, const uint8_t *key)
 {
@@ -59,12 +91,12 @@ static int share_by_key(struct lien_graph *graph, struct lien_allocation *alloca
 
 	if (share && share->allocation == allocation) { /* exported again */
 		if (share->control && !(event->flags & LIEN_EVENT_CONTROL))
-			lien_share_claim(share);
+			share_claim(share);
 		return 0;
 	}
 	if (share) /* the driver reuses names of freed memory */
-		lien_share_outdate(graph, share);
-	if (!lien_share_new(graph, allocation, event, number, key))
+		share_outdate(graph, share);
+	if (!share_new(graph, allocation, event, number, key))
 		return -ENOMEM;
 	allocation->exports += !(event->flags & LIEN_EVENT_CONTROL);
 	return 0;
@@ -94,7 +126,7 @@ int lien_graph_apply_export(
 	if (event->share.share & LIEN_SHARE_BY_KEY || lien_share_find(graph, event->share.share))
 		/* numbers are never reused; only a forged recording says otherwise */
 		return -EBADMSG;
-	return lien_share_new(graph, allocation, event, event->share.share, NULL) ? 0 : -ENOMEM;
+	return share_new(graph, allocation, event, event->share.share, NULL) ? 0 : -ENOMEM;
 }
 
 /* An import whose export was not seen: only the importer is known. NULL: out of memory. */

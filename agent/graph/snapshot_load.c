@@ -170,6 +170,13 @@ static int load_comm(
 	return 0;
 }
 
+static bool has_init(struct lien_process *process, uint32_t number)
+{
+	struct lien_init key = {.number = number};
+
+	return RB_FIND(lien_init_number_tree, &process->init_numbers, &key);
+}
+
 static int load_init(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -177,8 +184,7 @@ static int load_init(
 	struct lien_init key = {.scope = event->scope};
 
 	if (!(event->scope & LIEN_SCOPE_INIT) || !number || number >= LIEN_NUMBER_END ||
-		RB_FIND(lien_init_tree, &process->inits, &key) ||
-		lien_process_init(process, number))
+		RB_FIND(lien_init_tree, &process->inits, &key) || has_init(process, number))
 		return -EBADMSG;
 	count_from(&graph->next_comm, number);
 	return lien_init_new(process, event->scope, number);
