@@ -126,9 +126,3 @@ void lien_join_jobs_tick(struct lien_agent *agent)
 		answer_if_done(job);
 	}
 }
-
-void lien_join_jobs_stop(struct lien_agent *agent)
-{
-	while (!LIST_EMPTY(&agent->joins))
-		lien_join_free(LIST_FIRST(&agent->joins));
-}

@@ -64,6 +64,5 @@ struct lien_join_part *lien_join_find(
 	const struct lien_join_job *job, uint32_t pid, uint64_t start);
 
 void lien_join_jobs_tick(struct lien_agent *agent);
-void lien_join_jobs_stop(struct lien_agent *agent);
 
 #endif

@@ -35,5 +35,6 @@ void lien_join_stop(struct lien_agent *agent)
 	for (process = agent->graph ? lien_graph_first(agent->graph) : NULL; process;
 		process = lien_graph_next(process))
 		lien_walk_end(agent, process, "the agent ends");
-	lien_join_jobs_stop(agent);
+	while (!LIST_EMPTY(&agent->joins))
+		lien_join_free(LIST_FIRST(&agent->joins));
 }

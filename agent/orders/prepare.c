@@ -77,7 +77,8 @@ bool lien_prepare_excluded(const struct lien_agent *agent, const struct lien_pro
 	return !agent->prepare_limited && lien_host_limited(&agent->host, process->pid);
 }
 
-uint64_t lien_prepare_allowed(struct lien_agent *agent, const struct lien_process *process)
+/* Returns the bytes that may still be pinned in the process before anybody asks for an offload. */
+static uint64_t allowed_bytes(struct lien_agent *agent, const struct lien_process *process)
 {
 	uint64_t held = lien_prepare_held(agent), more;
 
@@ -127,7 +128,7 @@ static void proceed(struct lien_agent *agent, struct lien_process *process)
 		tracked->t_prepare = now + CALM_NS;
 		return;
 	}
-	allowed = lien_prepare_excluded(agent, process) ? 0 : lien_prepare_allowed(agent, process);
+	allowed = lien_prepare_excluded(agent, process) ? 0 : allowed_bytes(agent, process);
 	if (missing > allowed)
 		missing = LIEN_WIRE_ARENA_FLOOR(allowed);
 	if (missing)

@@ -12,8 +12,6 @@ uint64_t lien_prepare_wanted(const struct lien_process *process);
 /* Is nothing pinned in advance there, because it would count towards a memory cgroup with a limit?
  */
 bool lien_prepare_excluded(const struct lien_agent *agent, const struct lien_process *process);
-/* Returns the bytes that may still be pinned in the process before anybody asks for an offload. */
-uint64_t lien_prepare_allowed(struct lien_agent *agent, const struct lien_process *process);
 /* Handles the last reply to its order. */
 void lien_prepare_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
 void lien_prepare_tick(struct lien_agent *agent);

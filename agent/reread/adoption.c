@@ -54,7 +54,8 @@ struct lien_adoption_process *lien_adoption_process(
 		       : NULL;
 }
 
-const struct lien_wire_adopt *lien_adoption_entry(
+/* Returns what a process is asked about an address; NULL: nothing. */
+static const struct lien_wire_adopt *entry_of(
 	const struct lien_adoption *adoption, uint32_t pid, uint64_t va)
 {
 	const struct lien_adoption_process *part = lien_adoption_process(adoption, pid);
@@ -303,7 +304,7 @@ static bool is_marked(
 	holding = allocation->owner ? lien_allocation_holding(allocation, allocation->owner) : NULL;
 	if (holding)
 		LIST_FOREACH (mapping, &holding->mappings, of_holding) {
-			entry = lien_adoption_entry(adoption, allocation->owner->pid, mapping->va);
+			entry = entry_of(adoption, allocation->owner->pid, mapping->va);
 			if (entry && entry->flags & LIEN_WIRE_ADOPT_OWN)
 				return true;
 		}

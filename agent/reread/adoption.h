@@ -76,10 +76,6 @@ bool lien_unknown_in(const struct lien_allocation *allocation, const struct lien
 struct lien_adoption_process *lien_adoption_process(
 	const struct lien_adoption *adoption, uint32_t pid);
 
-/* Returns what a process is asked about an address; NULL: nothing. */
-const struct lien_wire_adopt *lien_adoption_entry(
-	const struct lien_adoption *adoption, uint32_t pid, uint64_t va);
-
 /* Adds an answer without an entry: an open descriptor's. 0 or -ENOMEM. */
 int lien_adoption_open(
 	struct lien_adoption_process *process, const uint8_t bytes[LIEN_WIRE_MARK_BYTES]);

@@ -32,7 +32,12 @@ int lien_reread_want(struct lien_reread *reread, uint64_t va, uint64_t bytes, ui
 	return lien_ranges_add(&reread->wanted, va, bytes, kind);
 }
 
-uint32_t lien_reread_kind(const struct lien_mapping *mapping)
+/*
+ * Returns how to ask the driver about it: LIEN_WIRE_AREA, LIEN_WIRE_PLAIN; 0: the driver says
+ * nothing that can be compared (pools, host and managed memory, memory opened by legacy IPC,
+ * multicast objects).
+ */
+static uint32_t kind_of(const struct lien_mapping *mapping)
 {
 	const struct lien_allocation *allocation = mapping->holding->allocation;
 
@@ -52,9 +57,9 @@ int lien_reread_want_known(struct lien_reread *reread, struct lien_process *proc
 			err = lien_reread_want(
 				reread, reservation->va, reservation->bytes, LIEN_WIRE_AREA);
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
-		if (!err && lien_reread_kind(mapping))
+		if (!err && kind_of(mapping))
 			err = lien_reread_want(
-				reread, mapping->va, mapping->bytes, lien_reread_kind(mapping));
+				reread, mapping->va, mapping->bytes, kind_of(mapping));
 	return err;
 }
 
@@ -185,8 +190,7 @@ static bool same_access(const struct lien_mapping *mapping, const struct lien_wi
 	return with == found->places;
 }
 
-bool lien_reread_same_prop(
-	const struct lien_allocation *allocation, const struct lien_wire_found *found)
+static bool same_prop(const struct lien_allocation *allocation, const struct lien_wire_found *found)
 {
 	const struct lien_prop *prop = &allocation->prop;
 
@@ -231,8 +235,7 @@ static enum lien_difference_kind differs(
 	 * imports.
 	 */
 	if (allocation->origin == LIEN_ORIGIN_CREATE &&
-		allocation->owner == mapping->holding->process &&
-		!lien_reread_same_prop(allocation, found))
+		allocation->owner == mapping->holding->process && !same_prop(allocation, found))
 		return LIEN_DIFFERENCE_PROPERTIES;
 	return same_access(mapping, found) ? 0 : LIEN_DIFFERENCE_ACCESS;
 }
@@ -292,7 +295,7 @@ static int compare(struct lien_reread *reread, struct lien_process *process,
 	int err = 0;
 
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
-		kind = lien_reread_kind(mapping);
+		kind = kind_of(mapping);
 		if (!kind || !lien_ranges_have(&reread->wanted, mapping->va, kind))
 			continue;
 		memset(&difference, 0, sizeof(difference));

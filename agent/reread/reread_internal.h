@@ -51,12 +51,5 @@ void lien_founds_sort(struct lien_founds *founds);
 /* Expects sorted ones. NULL: nothing was found there. */
 const struct lien_wire_found *lien_founds_at(
 	const struct lien_founds *founds, uint64_t va, uint32_t kind);
-bool lien_reread_same_prop(
-	const struct lien_allocation *allocation, const struct lien_wire_found *found);
-
-/* How to ask the driver about it: LIEN_WIRE_AREA, LIEN_WIRE_PLAIN; 0: the driver says nothing that
- * can be compared (pools, host and managed memory, memory opened by legacy IPC, multicast objects).
- */
-uint32_t lien_reread_kind(const struct lien_mapping *mapping);
 
 #endif

@@ -207,8 +207,3 @@ json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_viewer *viewe
 	free(gpus.gpu);
 	return view;
 }
-
-json_t *lien_view_nvml(const struct lien_node *node)
-{
-	return node && node->nvml ? json_pack("{s:f}", "age_ms", node->age_ms) : json_null();
-}

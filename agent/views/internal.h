@@ -26,10 +26,5 @@ json_t *lien_view_allocation(const struct lien_allocation *allocation);
 json_t *lien_view_handles(
 	const struct lien_allocation *allocation, const struct lien_viewer *viewer);
 json_t *lien_view_mapping(const struct lien_mapping *mapping);
-/*
- * For a multicast object, lists the memory bound to it; for memory, the objects that it is bound
- * to.
- */
-json_t *lien_view_bindings(const struct lien_allocation *allocation);
 
 #endif

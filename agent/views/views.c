@@ -244,7 +244,11 @@ static json_t *view_binding(const struct lien_binding *binding, const struct lie
 		(json_int_t)binding->offset, "bytes", (json_int_t)binding->bytes);
 }
 
-json_t *lien_view_bindings(const struct lien_allocation *allocation)
+/*
+ * For a multicast object, lists the memory bound to it; for memory, the objects that it is bound
+ * to.
+ */
+static json_t *view_bindings(const struct lien_allocation *allocation)
 {
 	struct lien_binding_tree *bound = (struct lien_binding_tree *)&allocation->bound;
 	struct lien_binding *binding;
@@ -319,7 +323,7 @@ json_t *lien_view_graph(struct lien_graph *graph, const struct lien_viewer *view
 		json_object_set_new(entry, "exports", json_integer(allocation->exports));
 		json_object_set_new(entry, "handles", lien_view_handles(allocation, viewer));
 		json_object_set_new(entry, "mappings", view_mappings(allocation, viewer));
-		bindings = lien_view_bindings(allocation);
+		bindings = view_bindings(allocation);
 		if (json_array_size(bindings))
 			json_object_set(entry, "multicast", bindings);
 		json_decref(bindings);

@@ -88,8 +88,6 @@ json_t *lien_view_mem_by(struct lien_graph *graph, const struct lien_viewer *vie
  */
 json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_viewer *viewer,
 	const struct lien_node *node, bool explained);
-/* Returns the age of NVML's figures; null: NVML is not there. */
-json_t *lien_view_nvml(const struct lien_node *node);
 
 /* Shows what an offload would do. */
 json_t *lien_view_plan(const struct lien_plan *plan);

@@ -77,7 +77,7 @@ void *lien_genuine_dlsym(void *handle, const char *name)
 	return dlsym ? dlsym(handle, name) : NULL;
 }
 
-void *lien_genuine_dlvsym(void *handle, const char *name, const char *version)
+static void *genuine_dlvsym(void *handle, const char *name, const char *version)
 {
 	void *(*dlvsym)(void *, const char *, const char *) = lien_genuine(LIEN_GENUINE_DLVSYM);
 
@@ -123,8 +123,7 @@ struct answer {
 
 static void *ask(void *handle, const char *name, const char *version)
 {
-	return version ? lien_genuine_dlvsym(handle, name, version)
-		       : lien_genuine_dlsym(handle, name);
+	return version ? genuine_dlvsym(handle, name, version) : lien_genuine_dlsym(handle, name);
 }
 
 /* glibc found ours, but there is no driver: report that nothing was found. */

@@ -136,8 +136,7 @@ void *lien_interposed_real(const struct lien_interposed *interposed);
 	"	pop %rdi\n"                                                                              \
 	"	.cfi_adjust_cfa_offset -8\n"
 
-/* Call glibc's own functions, from this library. NULL: not found, or no glibc. */
+/* Calls glibc's own function, from this library. NULL: not found, or no glibc. */
 void *lien_genuine_dlsym(void *handle, const char *name);
-void *lien_genuine_dlvsym(void *handle, const char *name, const char *version);
 
 #endif

@@ -26,11 +26,6 @@ int64_t lien_tag_offset(void)
 	return (intptr_t)&current - (intptr_t)__builtin_thread_pointer();
 }
 
-const char *lien_tag_name(void)
-{
-	return current;
-}
-
 int lien_tag_is_name(const char *name)
 {
 	size_t i;

@@ -15,9 +15,6 @@
  * in all threads. Never 0. */
 int64_t lien_tag_offset(void);
 
-/* Returns the calling thread's tag. NULL: none. */
-const char *lien_tag_name(void);
-
 /* If set: called by lien_tag_number() in a thread that has no tag, and may cover that. */
 extern void (*lien_tag_begin)(void) __attribute__((visibility("hidden")));
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Finishes taking over: removes leftovers, and reports processes whose calls were missed. */
+#include <bpf/bpf.h>
 #include <stdio.h>
 
 #include "loader/probes/probes_internal.h"
@@ -51,7 +52,7 @@ static int strand(void *context, uint32_t ktid, const struct lien_thread *thread
 		return 0;
 	strand->stranded(strand->context, lien_thread_get(thread, LIEN_THREAD_PID),
 		lien_thread_get(thread, LIEN_THREAD_START));
-	lien_threads_remove(strand->probes, ktid);
+	bpf_map_delete_elem(bpf_map__fd(strand->probes->skel->maps.threads), &ktid);
 	return 0;
 }
 

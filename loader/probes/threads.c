@@ -114,8 +114,3 @@ int lien_threads_each(struct lien_probes *probes,
 		return -ENOENT;
 	return lien_map_each(map, visit, &each);
 }
-
-void lien_threads_remove(struct lien_probes *probes, uint32_t ktid)
-{
-	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.threads), &ktid);
-}

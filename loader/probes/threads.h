@@ -36,6 +36,5 @@ unsigned lien_thread_attachment(const struct lien_thread *thread, unsigned depth
  */
 int lien_threads_each(struct lien_probes *probes,
 	int (*fn)(void *context, uint32_t ktid, const struct lien_thread *thread), void *context);
-void lien_threads_remove(struct lien_probes *probes, uint32_t ktid);
 
 #endif

@@ -178,7 +178,8 @@ static bool take_value(
 	return false;
 }
 
-bool lien_read_pids(const struct lien_usage *usage, int argc, char **argv, struct lien_pids *pids)
+/* Parses all arguments. Returns false, after a message: one is not a pid, or there are too many. */
+static bool read_pids(const struct lien_usage *usage, int argc, char **argv, struct lien_pids *pids)
 {
 	for (; argc--; argv++) {
 		if (pids->count == LIEN_PIDS_MAX) {
@@ -197,7 +198,7 @@ bool lien_read_pids_or_all(
 	const struct lien_usage *usage, int argc, char **argv, bool all, struct lien_pids *pids)
 {
 	if (!argc != !all)
-		return lien_read_pids(usage, argc, argv, pids);
+		return read_pids(usage, argc, argv, pids);
 	lien_usage_error(
 		usage, argc ? "PID and --all cannot be combined" : "PID or --all is missing");
 	return false;

@@ -112,9 +112,8 @@ int lien_word_error(const struct lien_usage *usage, const struct lien_nearest *n
  * hex. */
 bool lien_parse_number(const char *text, unsigned long max, unsigned long *value);
 bool lien_parse_pid(const char *text, pid_t *pid);
-/* Parses all arguments. Returns false, after a message: one is not a pid, or there are too many. */
-bool lien_read_pids(const struct lien_usage *usage, int argc, char **argv, struct lien_pids *pids);
-/* The same for commands that want either pids or --all. */
+/* Parses all arguments of a command that wants either pids or --all. Returns false, after a
+ * message: one is not a pid, or there are too many. */
 bool lien_read_pids_or_all(
 	const struct lien_usage *usage, int argc, char **argv, bool all, struct lien_pids *pids);
 /* "512M": factors of 1024. Returns false also for 0 and for more than 2^57. */
