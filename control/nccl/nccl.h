@@ -40,7 +40,6 @@ int lien_ncclResume(lien_nccl_comm *ignored);
 int lien_ncclMemStats(void);
 int lien_ncclSetGroupID(int id);
 int lien_ncclGetGroupID(int *id);
-void lien_nccl_pause_forked(void);
 
 /* suspend.c */
 int lien_ncclCommSuspend(lien_nccl_comm comm, int flags);

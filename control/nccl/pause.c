@@ -211,10 +211,17 @@ int lien_ncclMemStats(void)
 	return LIEN_NCCL_SUCCESS;
 }
 
-void lien_nccl_pause_forked(void)
+static void pause_forked(void)
 {
 	const pthread_mutex_t free = PTHREAD_MUTEX_INITIALIZER;
 
 	lock = free;
 	groups_count = 0;
+}
+
+void lien_nccl_forked(void)
+{
+	pause_forked();
+	lien_nccl_suspend_forked();
+	lien_nccl_error_forked();
 }

@@ -69,10 +69,3 @@ int lien_nccl_move(const char *call, const char *what, uint64_t turn)
 		return LIEN_NCCL_SUCCESS;
 	return lien_nccl_fail(result_of(asked.code), call, "%s", asked.text);
 }
-
-void lien_nccl_forked(void)
-{
-	lien_nccl_pause_forked();
-	lien_nccl_suspend_forked();
-	lien_nccl_error_forked();
-}

@@ -28,24 +28,6 @@
 /* Without a channel the driver (580) refuses fabric handles: NOT_PERMITTED. */
 #define CHANNELS "/dev/nvidia-caps-imex-channels"
 
-int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
-	uint8_t bytes[LIEN_WIRE_MARK_BYTES], int write)
-{
-	const struct lien_driver *driver = control->driver;
-	struct lien_device *device;
-	int result = lien_device_use(control, ordinal, &device);
-
-	if (result)
-		return result;
-	result = write ? driver->cuMemcpyHtoDAsync_v2(
-				 va, bytes, LIEN_WIRE_MARK_BYTES, device->stream)
-		       : driver->cuMemcpyDtoHAsync_v2(
-				 bytes, va, LIEN_WIRE_MARK_BYTES, device->stream);
-	if (result)
-		return result;
-	return driver->cuStreamSynchronize(device->stream);
-}
-
 /* The application may have given access to devices that it does not use, and that have no context.
  * NCCL's ncclMemAlloc() does. */
 static void find_device(struct lien_control *control, struct lien_wire_adopt *adopt)
@@ -179,7 +161,7 @@ int lien_order_count(
 		if (fabric)
 			adopt[i].flags |= LIEN_WIRE_ADOPT_FABRIC;
 		if (!result && adopt[i].flags & LIEN_WIRE_ADOPT_OWN &&
-			(result = lien_adopt_transfer(
+			(result = lien_device_transfer(
 				 control, adopt[i].device, adopt[i].va, adopt[i].bytes, 0)))
 			lien_control_fail(
 				control, result, adopt[i].va, "its first bytes cannot be read");
@@ -255,7 +237,7 @@ int lien_order_mark(struct lien_control *control)
 		mark = &marks->mark[i];
 		if (!is_due(control, mark))
 			continue;
-		result = lien_adopt_transfer(control, mark->device, mark->va, now, 0);
+		result = lien_device_transfer(control, mark->device, mark->va, now, 0);
 		if (!result && memcmp(now, mark->bytes, sizeof(now))) {
 			if (mark->flags & LIEN_WIRE_ADOPT_LOOK)
 				continue; /* somebody else's mark, which LOOK finds */
@@ -264,8 +246,8 @@ int lien_order_mark(struct lien_control *control)
 		if (!result && lien_clock_ns() > marks->until_ns)
 			result = -ETIMEDOUT;
 		if (!result)
-			result =
-				lien_adopt_transfer(control, mark->device, mark->va, mark->mark, 1);
+			result = lien_device_transfer(
+				control, mark->device, mark->va, mark->mark, 1);
 		if (result)
 			lien_control_fail(control, result, mark->va,
 				result == -ESTALE      ? "it changed while the job was at rest"
@@ -288,7 +270,8 @@ int lien_order_look(struct lien_control *control, int fd)
 		if (!marks->mark[i].va)
 			continue;
 		seen[n] = marks->mark[i];
-		result = lien_adopt_transfer(control, seen[n].device, seen[n].va, seen[n].bytes, 0);
+		result =
+			lien_device_transfer(control, seen[n].device, seen[n].va, seen[n].bytes, 0);
 		if (result)
 			lien_control_fail(
 				control, result, seen[n].va, "its first bytes cannot be read");
@@ -312,14 +295,14 @@ static int put_back(struct lien_control *control, const struct lien_wire_adopt *
 	const struct lien_marks *marks = &control->marks;
 	static const uint8_t none[LIEN_WIRE_MARK_BYTES]; /* read where there is no mark */
 	struct lien_wire_adopt key, *mark;
-	int result = lien_adopt_transfer(control, at->device, at->va, key.mark, 0);
+	int result = lien_device_transfer(control, at->device, at->va, key.mark, 0);
 
 	if (result || !memcmp(key.mark, none, sizeof(none)))
 		return result;
 	if (at->flags & LIEN_WIRE_ADOPT_READ_ONLY)
 		return 0; /* its writer restores it */
 	mark = bsearch(&key, marks->mark, marks->count, sizeof(key), by_mark);
-	return mark ? lien_adopt_transfer(control, at->device, at->va, mark->bytes, 1) : 0;
+	return mark ? lien_device_transfer(control, at->device, at->va, mark->bytes, 1) : 0;
 }
 
 int lien_order_unmark(struct lien_control *control)

@@ -131,9 +131,6 @@ int lien_order_look(struct lien_control *control, int fd);
  * `room`. Returns their number. */
 unsigned lien_descriptors_look(
 	struct lien_control *control, struct lien_wire_adopt *seen, unsigned room);
-/* Copies between a mapping's first bytes and `bytes`. */
-int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
-	uint8_t bytes[LIEN_WIRE_MARK_BYTES], int write);
 /* Also called when the agent has gone silent. Retries whatever cannot be restored. */
 int lien_order_unmark(struct lien_control *control);
 
@@ -171,6 +168,9 @@ int lien_devices_any(const struct lien_driver *driver);
 /* Makes the device's primary context current and gives it a stream. -ENODEV if the application has
  * not made that context: the library never makes it. */
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out);
+/* Copies between a mapping's first bytes and `bytes`. */
+int lien_device_transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
+	uint8_t bytes[LIEN_WIRE_MARK_BYTES], int write);
 /* While memory is away, keeps the application from ending contexts into which it will be
  * restored. */
 void lien_devices_close(struct lien_control *control);

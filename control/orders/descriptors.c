@@ -67,7 +67,7 @@ static int read_mapped(struct lien_control *control, CUmemGenericAllocationHandl
 		return 0;
 	if (!driver->cuMemMap(va, size, 0, handle, 0)) {
 		read = !driver->cuMemSetAccess(va, size, &access, 1) &&
-		       !lien_adopt_transfer(control, ordinal, va, bytes, 0);
+		       !lien_device_transfer(control, ordinal, va, bytes, 0);
 		if (driver->cuMemUnmap(va, size) && driver->cuMemUnmap(va, size))
 			return 0; /* the address cannot be freed either */
 	}

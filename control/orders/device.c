@@ -76,6 +76,24 @@ int lien_device_use(struct lien_control *control, int ordinal, struct lien_devic
 	return 0;
 }
 
+int lien_device_transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
+	uint8_t bytes[LIEN_WIRE_MARK_BYTES], int write)
+{
+	const struct lien_driver *driver = control->driver;
+	struct lien_device *device;
+	int result = lien_device_use(control, ordinal, &device);
+
+	if (result)
+		return result;
+	result = write ? driver->cuMemcpyHtoDAsync_v2(
+				 va, bytes, LIEN_WIRE_MARK_BYTES, device->stream)
+		       : driver->cuMemcpyDtoHAsync_v2(
+				 bytes, va, LIEN_WIRE_MARK_BYTES, device->stream);
+	if (result)
+		return result;
+	return driver->cuStreamSynchronize(device->stream);
+}
+
 void lien_devices_close(struct lien_control *control)
 {
 	const int away = lien_items_any(&control->items, LIEN_ITEMS_MISSING);

@@ -161,7 +161,7 @@ static void sum_imports(struct lien_residents *residents)
 	}
 }
 
-int lien_residents_bundle(struct lien_residents *residents, const json_t *reply)
+static int fill_bundles(struct lien_residents *residents, const json_t *reply)
 {
 	const json_t *allocations = json_object_get(reply, "allocations"), *allocation;
 	struct bundles bundles = {.residents = residents};
@@ -182,5 +182,17 @@ int lien_residents_bundle(struct lien_residents *residents, const json_t *reply)
 	sum_imports(residents);
 	free(bundles.of_owner);
 	free(bundles.next);
+	return err;
+}
+
+int lien_residents_make(const json_t *reply, struct lien_residents *out)
+{
+	int err = lien_residents_list(reply, out);
+
+	if (err)
+		return err;
+	err = fill_bundles(out, reply);
+	if (err)
+		lien_residents_free(out);
 	return err;
 }

@@ -365,10 +365,10 @@ static int fill(struct lien_residents *residents, const json_t *reply)
 	}
 	qsort_r(residents->order, residents->count, sizeof(*residents->order), compare_order,
 		residents);
-	return lien_residents_bundle(residents, reply);
+	return 0;
 }
 
-int lien_residents_make(const json_t *reply, struct lien_residents *out)
+int lien_residents_list(const json_t *reply, struct lien_residents *out)
 {
 	size_t count = count_candidates(reply);
 	int err = -ENOMEM;

@@ -82,8 +82,8 @@ int lien_residents_find(
 bool lien_residents_has_several(
 	const struct lien_residents *residents, const struct lien_resident *one);
 
-/* Fills in the bundles, and the imports of each resident; bundles.c. */
-int lien_residents_bundle(struct lien_residents *residents, const json_t *reply);
+/* Makes them without the bundles and their imports. */
+int lien_residents_list(const json_t *reply, struct lien_residents *out);
 
 /* Properties of an allocation of the reply: its device, its library or "unknown", its part, and
  * whether its owner has exited. */
