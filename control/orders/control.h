@@ -175,7 +175,11 @@ int lien_device_transfer(struct lien_control *control, uint32_t ordinal, uint64_
  * restored. */
 void lien_devices_close(struct lien_control *control);
 
-/* Sends a reply other than the last one. Returns 0, or why it did not reach the agent. */
+/* reply.c. Sends a reply, with descriptors that stay the caller's. Returns 0, or why it did not
+ * reach the agent. */
+int lien_control_reply(int fd, const struct lien_wire_header *header, const void *body, size_t size,
+	const int *fds, unsigned fds_count);
+/* The same for the order that is carried out: a reply other than the last one. */
 int lien_control_send(struct lien_control *control, int fd, const void *body, size_t size);
 /* Records a failure in the reply and returns result. The first failure is kept. */
 int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what);

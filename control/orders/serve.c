@@ -28,8 +28,6 @@ static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
 /* Held while the items and the arena may change. */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 
-/* An agent that does not read for this long is gone; its successor asks again. */
-#define SEND_LIMIT_MS 30000
 /* Interval between orders at which references that the driver refused are released again. */
 #define SETTLE_MS    100
 #define SETTLE_TRIES 600
@@ -46,32 +44,6 @@ struct message {
 	int cut; /* there was no room for all its descriptors */
 	struct ucred sender;
 };
-
-void lien_control_forgive(struct lien_control *control)
-{
-	control->reply.text[0] = 0;
-	control->reply.arg = 0;
-}
-
-int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what)
-{
-	struct lien_wire_header *reply = &control->reply;
-	char error[64] = "";
-	size_t length;
-
-	if (reply->text[0])
-		return result; /* report the first failure */
-	if (result > 0)
-		lien_driver_error(control->driver, result, error, sizeof(error));
-	reply->arg = where;
-	strncpy(reply->text, what, sizeof(reply->text) - 1);
-	length = strlen(reply->text);
-	if (error[0] && length + 2 + strlen(error) < sizeof(reply->text)) {
-		strcpy(reply->text + length, ": ");
-		strcpy(reply->text + length + 2, error);
-	}
-	return result;
-}
 
 /* Exports and imports need descriptors for a moment, which the program may not have: its threads
  * are held, and cannot close any. Its own limit is soft. */
@@ -137,32 +109,6 @@ static int receive(int fd, struct message *message)
 	return 0;
 }
 
-/* Returns 0, or why the reply did not reach the agent. */
-static int send_reply(int fd, const struct lien_wire_header *header, const void *body, size_t size,
-	const int *fds, unsigned fds_count)
-{
-	struct lien_wire_header head = *header;
-	struct iovec parts[2] = {{&head, sizeof(head)}, {(void *)body, size}};
-	struct pollfd ready = {.fd = fd, .events = POLLOUT};
-	int err, waited_ms = 0;
-
-	head.length = sizeof(head) + size;
-	while ((err = lien_pass_send(fd, parts, size ? 2 : 1, fds, fds_count))) {
-		if (err == -ETOOMANYREFS && waited_ms < SEND_LIMIT_MS) {
-			waited_ms += 10; /* the agent is reading them */
-			usleep(10000);
-		} else if (err != -EAGAIN || poll(&ready, 1, SEND_LIMIT_MS) <= 0) {
-			break;
-		}
-	}
-	return err;
-}
-
-int lien_control_send(struct lien_control *control, int fd, const void *body, size_t size)
-{
-	return send_reply(fd, &control->reply, body, size, NULL, 0);
-}
-
 /* One that cannot be exported does not stop the others. */
 static int export_all(struct lien_control *control, int fd)
 {
@@ -181,7 +127,7 @@ static int export_all(struct lien_control *control, int fd)
 			first = first ? first : failed;
 		}
 		if (n == LIEN_WIRE_FDS_MAX || (!item && n)) {
-			result = send_reply(
+			result = lien_control_reply(
 				fd, &control->reply, shares, n * sizeof(shares[0]), fds, n);
 			if (result)
 				lien_control_fail(control, result, 0,
@@ -325,7 +271,7 @@ static void send_room(struct lien_control *control, int fd)
 
 	reply.flags = LIEN_WIRE_ROOM;
 	if (n)
-		send_reply(fd, &reply, rooms, n * sizeof(rooms[0]), NULL, 0);
+		lien_control_reply(fd, &reply, rooms, n * sizeof(rooms[0]), NULL, 0);
 }
 
 /* Notes which groups and tags CHOSEN means from now on. */
@@ -367,13 +313,13 @@ static void list(struct lien_control *control, int fd, uint32_t flags)
 				batch[n].flags |= LIEN_WIRE_HERE;
 			n++;
 			if (n == room) {
-				send_reply(
+				lien_control_reply(
 					fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
 				n = 0;
 			}
 		}
 	if (n)
-		send_reply(fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
+		lien_control_reply(fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
 	if (!(flags & LIEN_WIRE_ROOM) || !lien_items_any(&control->items, 1 << LIEN_ITEM_AWAY) ||
 		driver_ready(control))
 		return;
@@ -797,7 +743,7 @@ void lien_control_serve(int fd, uint64_t ino)
 		kept.flags = 0;
 		if (!still(fd, ino))
 			break;
-		send_reply(fd, &kept.reply, &who,
+		lien_control_reply(fd, &kept.reply, &who,
 			allowed && message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL,
 			0);
 		if (kept.ended)
