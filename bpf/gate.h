@@ -166,6 +166,7 @@ static __always_inline __u64 gated_comm(const struct arguments *arguments, __u32
 	case LIEN_CALL_NCCL_WINDOW_DEREGISTER:
 	case LIEN_CALL_NCCL_SPLIT:
 	case LIEN_CALL_NCCL_SHRINK:
+	case LIEN_CALL_NCCL_DEVICE_COMM:
 		return arguments->arg[0];
 	}
 	return 0;

@@ -224,6 +224,7 @@ static __always_inline __u64 scope_of(const struct frame *frame)
 	case LIEN_CALL_NCCL_DEREGISTER:
 	case LIEN_CALL_NCCL_WINDOW_REGISTER:
 	case LIEN_CALL_NCCL_WINDOW_DEREGISTER:
+	case LIEN_CALL_NCCL_DEVICE_COMM:
 		return frame->arg[0];
 	}
 	return 0;

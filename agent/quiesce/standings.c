@@ -172,32 +172,23 @@ bool lien_rest_take_standings(struct rest *rest)
 	return true;
 }
 
-static enum lien_held_at held_at(uint32_t call)
+/* Graphs may contain collectives, and whatever is held of NCCL's may be a call in which ranks meet,
+ * or on the way to one. The end of a group is held only if the probes missed its beginning: its
+ * calls are counted, but begin only now. */
+static bool may_meet(const struct lien_probe_held *held)
 {
-	switch (call) {
-	case LIEN_CALL_NCCL_SEND:
+	return held->flags & LIEN_PROBE_HELD_MEETS && !LIEN_CALL_BEGINS_CAPTURE(held->call);
+}
+
+static enum lien_held_at held_at(const struct lien_probe_held *held)
+{
+	if (held->call == LIEN_CALL_NCCL_SEND)
 		return LIEN_HELD_SEND;
-	case LIEN_CALL_NCCL_RECV:
+	if (held->call == LIEN_CALL_NCCL_RECV)
 		return LIEN_HELD_RECEIVE;
-	/* Graphs may contain collectives. */
-	case LIEN_CALL_CU_GRAPH_LAUNCH:
-	case LIEN_CALL_CU_GRAPH_LAUNCH_PTSZ:
-	/* All ranks meet in these: each blocks as long as others have not entered. */
-	case LIEN_CALL_NCCL_INIT_RANK:
-	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
-	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
-	case LIEN_CALL_NCCL_INIT_ALL:
-	case LIEN_CALL_NCCL_SPLIT:
-	case LIEN_CALL_NCCL_SHRINK:
-	case LIEN_CALL_NCCL_FINALIZE:
-	case LIEN_CALL_NCCL_DESTROY:
-	case LIEN_CALL_NCCL_ABORT:
-	/* Held only if the probes missed the beginning of the group. Its calls are counted, but
-	 * begin only now. */
-	case LIEN_CALL_NCCL_GROUP_END:
-		return LIEN_HELD_UNCOUNTED;
-	}
-	return is_collective(call) ? LIEN_HELD_COLLECTIVE : LIEN_HELD_OTHER;
+	if (is_collective(held->call))
+		return LIEN_HELD_COLLECTIVE;
+	return may_meet(held) ? LIEN_HELD_UNCOUNTED : LIEN_HELD_OTHER;
 }
 
 bool lien_rest_take_held(struct rest *rest)
@@ -214,7 +205,7 @@ bool lien_rest_take_held(struct rest *rest)
 		rest->targets.held[i] = (struct lien_held_thread){
 			.process = lien_rest_index_of(rest, waiting->who.pid),
 			.comm = waiting->held.comm,
-			.at = held_at(waiting->held.call),
+			.at = held_at(&waiting->held),
 			.peer = waiting->held.peer,
 			.meets = waiting->held.flags & LIEN_PROBE_HELD_MEETS,
 			.unsure = waiting->held.flags & LIEN_PROBE_HELD_UNSURE,

@@ -45,9 +45,9 @@ enum lien_held_at {
 	LIEN_HELD_COLLECTIVE,
 	LIEN_HELD_SEND,
 	LIEN_HELD_RECEIVE,
-	/* calls without a count, which may start collectives, or in which all ranks of a group
-	 * meet: graph launches, making and ending a communicator, ending a group of NCCL's that
-	 * nobody saw begin */
+	/* calls without a count, which may start collectives, or in which ranks meet: graph
+	 * launches, making and ending a communicator, windows, signals, ending a group of NCCL's
+	 * that nobody saw begin */
 	LIEN_HELD_UNCOUNTED,
 	LIEN_HELD_OTHER,
 };

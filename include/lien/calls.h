@@ -218,6 +218,17 @@ enum lien_library {
 	X(NCCL_GROUP_START,    155, NCCL,   "ncclGroupStart",                0, none) \
 	X(CU_GRAPH_LAUNCH,     160, CUDA,   "cuGraphLaunch",                 0, none) \
 	X(CU_GRAPH_LAUNCH_PTSZ, 161, CUDA,  "cuGraphLaunch_ptsz",            0, none)
+
+/* Functions that differ from a traced call by a last argument alone, and are that call. */
+#define LIEN_SAME_CALLS(X) \
+	X(NCCL_ALL_REDUCE,      NCCL, "ncclAllReduceConfig",     LIEN_CALL_QUICK) \
+	X(NCCL_BROADCAST,       NCCL, "ncclBroadcastConfig",     LIEN_CALL_QUICK) \
+	X(NCCL_REDUCE,          NCCL, "ncclReduceConfig",        LIEN_CALL_QUICK) \
+	X(NCCL_ALL_GATHER,      NCCL, "ncclAllGatherConfig",     LIEN_CALL_QUICK) \
+	X(NCCL_REDUCE_SCATTER,  NCCL, "ncclReduceScatterConfig", LIEN_CALL_QUICK) \
+	X(NCCL_ALL_TO_ALL,      NCCL, "ncclAlltoAllConfig",      LIEN_CALL_QUICK) \
+	X(NCCL_GATHER,          NCCL, "ncclGatherConfig",        LIEN_CALL_QUICK) \
+	X(NCCL_SCATTER,         NCCL, "ncclScatterConfig",       LIEN_CALL_QUICK)
 /* clang-format on */
 
 enum lien_kind {

@@ -15,6 +15,9 @@ static const struct lien_probed_call calls[] = {
 	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
 	LIEN_CALLS(CALL_ROW)
 #undef CALL_ROW
+#define CALL_ROW(name, lib, symbol, flags) {symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
+		LIEN_SAME_CALLS(CALL_ROW)
+#undef CALL_ROW
 };
 
 /* The calls that only the gate knows by number. */

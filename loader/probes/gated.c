@@ -128,7 +128,8 @@ static const char *const nccl_asks[] = {"ncclCommCount", "ncclCommCuDevice",
 	"ncclParamBind", "ncclParamDumpAll", "ncclParamGet", "ncclParamGetAllParameterKeys",
 	"ncclParamGetI16", "ncclParamGetI32", "ncclParamGetI64", "ncclParamGetI8",
 	"ncclParamGetParameter", "ncclParamGetStr", "ncclParamGetU16", "ncclParamGetU32",
-	"ncclParamGetU64", "ncclParamGetU8", "ncclResetDebugInit", "ncclWinGetUserPtr", NULL};
+	"ncclParamGetU64", "ncclParamGetU8", "ncclResetDebugInit", "ncclResetDebugInitInternal",
+	"ncclWinGetUserPtr", NULL};
 
 static const char *const nccl_objects[] = {"ncclRedOpCreatePreMulSum", "ncclRedOpDestroy", NULL};
 

@@ -110,16 +110,14 @@ static const struct lien_reason reasons[] = {
 /* --- NCCL --------------------------------------------------------------------------------------
  */
 
-static const char *const nccl[] = {"ncclAllGatherConfig", "ncclAllReduceConfig",
-	"ncclAlltoAllConfig", "ncclBcast", "ncclBroadcastConfig", "ncclCommGrow",
-	"ncclCommQueryProperties", "ncclCommResume", "ncclCommRevoke", "ncclCommSuspend",
-	"ncclDevCommDestroy", "ncclGatherConfig", "ncclGetCftDeviceLeInfo",
-	"ncclGetLsaDevicePointer", "ncclGetLsaMultimemDevicePointer", "ncclGetMultimemDeviceLeInfo",
-	"ncclGetMultimemDevicePointer", "ncclGetPeerDeviceLeInfo", "ncclGetPeerDevicePointer",
-	"ncclGinBarrierCreateRequirement", "ncclGinInboxA2ACreateRequirement",
-	"ncclGinOutboxCreateRequirement", "ncclGroupSimulateEnd", "ncclGroupStart",
-	"ncclLLA2ACalcSlots", "ncclLLA2ACreateRequirement", "ncclLsaBarrierCreateRequirement",
-	"ncclPutSignal", "ncclReduceConfig", "ncclReduceScatterConfig", "ncclScatterConfig",
+static const char *const nccl[] = {"ncclBcast", "ncclCommGrow", "ncclCommQueryProperties",
+	"ncclCommResume", "ncclCommRevoke", "ncclCommSuspend", "ncclDevCommDestroy",
+	"ncclGetCftDeviceLeInfo", "ncclGetLsaDevicePointer", "ncclGetLsaMultimemDevicePointer",
+	"ncclGetMultimemDeviceLeInfo", "ncclGetMultimemDevicePointer", "ncclGetPeerDeviceLeInfo",
+	"ncclGetPeerDevicePointer", "ncclGinBarrierCreateRequirement",
+	"ncclGinInboxA2ACreateRequirement", "ncclGinOutboxCreateRequirement",
+	"ncclGroupSimulateEnd", "ncclGroupStart", "ncclLLA2ACalcSlots",
+	"ncclLLA2ACreateRequirement", "ncclLsaBarrierCreateRequirement", "ncclPutSignal",
 	"ncclSetEncryption", "ncclSignal", "ncclTeamCft", "ncclTeamCftMultimem", "ncclTeamLsa",
 	"ncclTeamRail", "ncclTeamRankToLsa", "ncclTeamRankToWorld", "ncclTeamWorld",
 	"ncclWaitSignal", NULL};

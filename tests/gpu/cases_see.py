@@ -304,17 +304,18 @@ def exports(pid: int, library: str, prefix: str) -> tuple:
 
 def exported(context) -> dict:
     """The gate's tables against what this machine's libraries export, and what holding it all
-    costs: a function that the tables do not have is held, and named here."""
+    costs: a function that the tables do not have is held, and named here. Every one of NCCL's must be
+    in them."""
     figures = {}
     with context.session("exported") as session:
         lien = session.lien
         lien.start_agent()
         job = session.job()
         job.ask("setup 1", 150)
-        for library, prefix, data in (("libcuda.so", "cu[A-Z]", "cuda-13.0.gated"),
-                                      ("libnccl.so", "p?nccl[A-Z]", "nccl-2.30.gated")):
+        for library, prefix, data in (("libcuda.so", "cu[A-Z]", ["cuda-13.0.gated"]),
+                                      ("libnccl.so", "nccl[A-Z]", ["nccl-2.30.gated", "nccl-2.32.gated"])):
             path, names = exports(job.pids[0], library, prefix)
-            table = decided(data)
+            table = {name: how for file in data for name, how in decided(file).items()}
             new = sorted(names - table.keys())
             held = [name for name in names if table.get(name) != "free"]
             require(len(names) > 50 and held, f"{path} exports {len(names)} functions")
@@ -322,6 +323,7 @@ def exported(context) -> dict:
                                 "not there": len(table.keys() - names)}
             print(f"  {path}: {len(names)} functions, {len(held)} of them held, not in our table "
                   f"(so held): {' '.join(new) or 'none'}")
+            require(library != "libnccl.so" or not new, f"{path}: nobody has decided of {new}")
         for turn in ("first", "second", "third"):
             began = time.monotonic()
             out = lien.json("offload", "--owner", "all", timeout=150)

@@ -168,6 +168,13 @@ def grouped(numbers, value):
     return values if not any(results) else results
 
 
+def window(number):
+    """Makes memory known to all ranks, which meet in it."""
+    buffer, made = ctypes.c_void_p(), ctypes.c_void_p()
+    return [call("ncclMemAlloc", ctypes.byref(buffer), ctypes.c_size_t(2 << 20)),
+            call("ncclCommWindowRegister", comms[number], buffer, ctypes.c_size_t(2 << 20), ctypes.byref(made), 1)]
+
+
 def suspend(number, flags=SUSPEND_MEM):
     return call("ncclCommSuspend", comms[number], flags)
 

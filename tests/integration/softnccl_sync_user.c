@@ -75,6 +75,7 @@ EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 EXPORT ncclResult_t ncclCommWindowRegister(
 	ncclComm_t comm, void *memory, size_t bytes, ncclWindow_t *window, int flags)
 {
+	uint64_t words[RANKS_MAX] = {0};
 	ncclWindow_t made;
 
 	(void)flags;
@@ -88,7 +89,7 @@ EXPORT ncclResult_t ncclCommWindowRegister(
 		return ncclInvalidArgument;
 	}
 	*window = made;
-	return ncclSuccess;
+	return sync_exchange(comm, words); /* ranks meet */
 }
 
 EXPORT ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)

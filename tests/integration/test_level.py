@@ -198,6 +198,28 @@ def test_a_refused_call_of_each():
             check(values == [[2 * step for step in range(STEPS)]] * 2, "communicator %d:" % number, brief(str(values)))
 
 
+@case()
+def test_meeting_where_nothing_is_counted():
+    """One rank is in a call that waits for the other, which has begun all that is counted. Its thread is known to be
+    in no group."""
+    with Session(devices=2) as session:
+        start(session)
+        ranks = ranks_of(session, comms=2)
+        ranks[0]("in_thread('window', 'window(0)')")
+        ranks[0].begin("grouped([1], 1)")
+        time.sleep(0.5)  # it waits in both
+        offload = session.spawn([LIEN, "offload", "--json", "--timeout", "20000"])
+        wait_for("it is brought to rest", lambda: phase(session) == "drain")
+        ranks[1].begin("[grouped([1], 1), window(0)]")
+        began = time.monotonic()
+        text = "".join(iter(lambda: offload.line(40), None))
+        equal(offload.wait(20), 0, "the offload: %s; %s" % (text, offload.said()))
+        check(time.monotonic() - began < 6, "not on the last chance, after half of the timeout: %s" % text)
+        session.ask("restore")
+        equal([ranks[0].end(), ranks[1].end()], [[2], [[2], [0, 0]]], "both")
+        equal(ranks[0]("joined('window', 20)"), [0, 0], "the window")
+
+
 @case(long=True)
 def test_groups_while_the_gate_is_made():
     """A group whose end had no probe yet when its beginning had one is not open forever."""

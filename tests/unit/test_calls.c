@@ -24,6 +24,7 @@
 
 FUNCTION(ncclGroupStart)
 FUNCTION(ncclAllReduce)
+FUNCTION(ncclReduceScatterConfig)
 FUNCTION(pncclSend)
 FUNCTION(pncclRecv)
 FUNCTION(ncclCommCount)
@@ -66,10 +67,28 @@ static unsigned times(unsigned number)
 static void functions_with_two_names(void **state)
 {
 	(void)state;
-	assert_int_equal(set.count, 6);
+	assert_int_equal(set.count, 7);
 	assert_int_equal(times(LIEN_CALL_NCCL_ALL_REDUCE), 1);
 	assert_int_equal(times(LIEN_CALL_NCCL_SEND), 1);
 	assert_int_equal(times(LIEN_CALL_NCCL_RECV), 1);
+}
+
+/* Traced and held as the call that it is but for a last argument. */
+static void functions_that_are_the_same_call(void **state)
+{
+	static struct lien_call_places places;
+	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	unsigned i, found = 0;
+
+	(void)state;
+	assert_int_equal(times(LIEN_CALL_NCCL_REDUCE_SCATTER), 1);
+	assert_int_equal(lien_calls_look_up(&places, fd, LIEN_LIB_NCCL), 0);
+	for (i = 0; i < places.count; i++)
+		found += places.places[i].offset != UINT64_MAX &&
+			 places.places[i].call->number == LIEN_CALL_NCCL_REDUCE_SCATTER;
+	assert_int_equal(found, 1);
+	assert_string_equal(lien_calls_name(LIEN_CALL_NCCL_REDUCE_SCATTER), "ncclReduceScatter");
+	close(fd);
 }
 
 /* A thread that is seen to begin a group while probes are put in is seen to end it. */
@@ -84,6 +103,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(functions_with_two_names),
+		cmocka_unit_test(functions_that_are_the_same_call),
 		cmocka_unit_test(groups_are_seen_ending),
 	};
 

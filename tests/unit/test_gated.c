@@ -4,14 +4,18 @@
  * that CUDA 13.0's libcuda and NCCL 2.30 export, and what was decided of each (free, all, nccl);
  * cuda-13.3.gated those that cuda.h of 13.3 has besides.
  */
+#include <fcntl.h>
+#include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "control/driver/interpose.h"
+#include "loader/discover/elf_symbols.h"
 #include "loader/probes/calls.h"
 #include "loader/probes/gated.h"
 #include "loader/probes/holders.h"
@@ -259,6 +263,41 @@ static void holders_are_known(void **state)
 	assert_true(lien_holds_unknown(LIEN_LIB_GDRAPI, "gdr_future_pin"));
 }
 
+static int is_decided(void *context, const char *symbol, uint64_t offset)
+{
+	(void)offset;
+	if (lien_holds_unknown(LIEN_LIB_NCCL, symbol))
+		fail_msg("nobody has decided of %s in %s", symbol, (const char *)context);
+	return 0;
+}
+
+/* Of those that this machine has: no function that the tables neither count nor explain. */
+static void installed_libraries_are_decided(void **state)
+{
+	static const char *const places[] = {"/usr/local/cuda*/lib*/libnccl.so.2",
+		"/usr/lib/*/libnccl.so.2",
+		"/usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2"};
+	struct lien_elf *elf;
+	glob_t found;
+	unsigned p, i;
+	int fd;
+
+	(void)state;
+	for (p = 0; p < sizeof(places) / sizeof(places[0]); p++) {
+		if (glob(places[p], 0, NULL, &found))
+			continue;
+		for (i = 0; i < found.gl_pathc; i++) {
+			fd = open(found.gl_pathv[i], O_RDONLY | O_CLOEXEC);
+			assert_true(fd >= 0);
+			assert_int_equal(lien_elf_open(fd, &elf), 0);
+			assert_int_equal(lien_elf_exports(elf, is_decided, found.gl_pathv[i]), 0);
+			lien_elf_close(elf);
+			close(fd);
+		}
+		globfree(&found);
+	}
+}
+
 static void numbers_are_names(void **state)
 {
 	unsigned number = lien_gated_number("cuMemcpy3D_v2");
@@ -281,6 +320,7 @@ int main(void)
 		cmocka_unit_test(what_is_translated_has_waited),
 		cmocka_unit_test(tables_name_what_there_is),
 		cmocka_unit_test(holders_are_known),
+		cmocka_unit_test(installed_libraries_are_decided),
 		cmocka_unit_test(numbers_are_names),
 	};
 

@@ -424,6 +424,30 @@ static void test_not_counted_yet(void **state)
 	assert_int_equal(k.let_in[1], 1);
 }
 
+/* Rank 0 waits in a call that nobody counts, for rank 1, whose counts show nothing of it. */
+static void test_meeting_without_a_count(void **state)
+{
+	static const struct {
+		unsigned call;
+		bool meets;
+	} calls[] = {{LIEN_CALL_NCCL_WINDOW_REGISTER, true}, {LIEN_CALL_NCCL_DEVICE_COMM, true},
+		{LIEN_CALL_GATED_FIRST + 7, true}, {LIEN_CALL_NCCL_MEM_ALLOC, true},
+		{LIEN_CALL_CU_CAPTURE_BEGIN, false}, {LIEN_CALL_CU_MEM_CREATE, false}};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+		counted();
+		k.device[0] = true;
+		k.held_ms[1] = 50;
+		k.call[1] = calls[i].call;
+		look();
+		if (k.let_in[1] != calls[i].meets)
+			fail_msg("call %u: let in %u", calls[i].call, k.let_in[1]);
+		end(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
 /* They have all been let go by an earlier gate: they are in. Where memory is away, they may wait
  * for that. */
 static void test_signals_that_come_late(void **state)
@@ -811,6 +835,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		QUIESCE(test_no_rest_with_calls_allowed),
 		QUIESCE(test_not_counted_yet),
+		QUIESCE(test_meeting_without_a_count),
 		QUIESCE(test_signals_that_come_late),
 		QUIESCE(test_comes_during_the_look),
 		QUIESCE(test_cannot_be_held),
