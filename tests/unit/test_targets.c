@@ -227,6 +227,42 @@ static void describe_held(struct lien_held_thread *held, unsigned rank, unsigned
 		.age_ns = w.now - w.since[rank][thread]};
 }
 
+/* What one agent has decided, two agents decide as well, each of its own ranks and from the reports
+ * of both: those from `cut` on are the other's. */
+static void check_merged(const struct lien_targets *whole, unsigned cut)
+{
+	struct lien_standing standings[GROUPS * RANKS], *order[2 * GROUPS * RANKS];
+	struct lien_targets_process of[RANKS];
+	struct lien_held_thread held[RANKS * THREADS];
+	unsigned place[RANKS * THREADS];
+
+	for (unsigned second = 0; second < 2; second++) {
+		struct lien_targets part = *whole;
+
+		part.standings = standings;
+		part.order = order;
+		part.of = of;
+		part.held = held;
+		part.held_count = 0;
+		memcpy(standings, whole->standings, whole->standings_count * sizeof(*standings));
+		for (unsigned i = 0; i < part.standings_count; i++)
+			standings[i].elsewhere = (standings[i].process >= cut) != second;
+		for (unsigned i = 0; i < whole->held_count; i++)
+			if ((whole->held[i].process >= cut) == second) {
+				place[part.held_count] = i;
+				held[part.held_count++] = whole->held[i];
+			}
+		lien_targets_compute(&part);
+		for (unsigned i = 0; i < part.standings_count; i++)
+			if (!standings[i].elsewhere) {
+				assert_int_equal(standings[i].target, whole->standings[i].target);
+				assert_int_equal(standings[i].lags, whole->standings[i].lags);
+			}
+		for (unsigned i = 0; i < part.held_count; i++)
+			assert_int_equal(held[i].let_in, whole->held[place[i]].let_in);
+	}
+}
+
 /* One look at the job. Returns true if it is at rest. */
 static bool look(void)
 {
@@ -269,6 +305,7 @@ static bool look(void)
 			}
 	}
 	any = lien_targets_compute(&t);
+	check_merged(&t, w.ranks / 2);
 	for (unsigned i = 0; i < t.standings_count; i++) {
 		assert_true(standings[i].target >= standings[i].collectives);
 		w.credit[standings[i].comm - 1][standings[i].process] =
