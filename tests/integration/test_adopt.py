@@ -307,6 +307,9 @@ def test_nccl_may_have_bound_it():
             answer = session.ask("offload", "--owner", "all")
             equal(answer["bytes"], moved, "moved")
             check(moved or "NVLS" in answer["left"][0]["reason"], answer["left"])
+            if not moved:  # some is selected, and stays
+                said = session.lien("offload", "--owner", "all").out
+                check("nothing to offload" not in said and "not movable:" in said, said)
             session.ask("restore")
             equal(driver("check", va, SIZE, 0x31), 0, "wrong bytes")
 

@@ -339,7 +339,10 @@ static void print_result(const struct words *words, const json_t *result, double
 	const char *outcome = lien_get_text(result, "outcome");
 
 	if (!strcmp(outcome, "nothing to do") || !strcmp(outcome, "unknown")) {
-		printf("%s\n", strcmp(outcome, "unknown") ? words->nothing : words->unknown);
+		const bool none = strcmp(outcome, "unknown") &&
+				  !json_array_size(json_object_get(result, "left"));
+
+		printf("%s\n", none || words != &words_offload ? words->nothing : words->unknown);
 		if (words == &words_offload)
 			lien_print_idle(result);
 		else
