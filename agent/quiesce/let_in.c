@@ -171,7 +171,7 @@ enum lien_rest lien_rest_advance(struct rest *rest)
 	targets->round_ns = resting->round_ns;
 	if (!(resting->levelling && lien_targets_free(targets)) && !rest->behind &&
 		!resting->unasked && is_informed(rest) && lien_targets_guess(targets)) {
-		resting->guesses++;
+		resting->guesses += targets->guessed_any;
 		resting->busy_guesses += targets->guessed_busy;
 	}
 	if (!resting->levelling && lien_targets_uneven(targets))

@@ -265,17 +265,28 @@ static bool may_be_behind(
 	       held->age_ns > (busy || !targets->guessed ? UNLIKELY : 1) * targets->busy_ns;
 }
 
+/* Another device may wait for what it launches next. */
+static bool may_set_a_flag(const struct lien_targets *targets, const struct lien_held_thread *held)
+{
+	return held->at == LIEN_HELD_OTHER && !held->meets && !held->stays &&
+	       !targets->busy[held->process] && held->age_ns > targets->idle_ns &&
+	       held->age_ns >= targets->round_ns;
+}
+
 bool lien_targets_guess(struct lien_targets *targets)
 {
 	const bool idle = lien_targets_idle(targets);
 	bool any = false;
 	unsigned i;
 
-	targets->guessed_busy = false;
+	targets->guessed_busy = targets->guessed_any = false;
 	for (i = 0; i < targets->held_count; i++) {
 		struct lien_held_thread *held = &targets->held[i];
 
 		held->let_in = may_be_behind(targets, held, idle);
+		targets->guessed_any |= held->let_in;
+		held->singly = !held->let_in && may_set_a_flag(targets, held);
+		held->let_in |= held->singly;
 		any |= held->let_in;
 		targets->guessed_busy |= held->let_in && targets->busy[held->process];
 	}
@@ -341,7 +352,7 @@ bool lien_targets_uneven(const struct lien_targets *targets)
 	unsigned i;
 
 	for (i = 0; i < targets->held_count; i++)
-		if (targets->held[i].let_in && !targets->held[i].meets)
+		if (targets->held[i].let_in && !targets->held[i].meets && !targets->held[i].singly)
 			return true;
 	return false;
 }

@@ -67,6 +67,7 @@ struct lien_held_thread {
 	struct lien_standing *standing; /* on the communicator of the call; NULL: none */
 	struct lien_held_thread *next;	/* of that standing */
 	bool let_in;
+	bool singly; /* let in, but not on to the next call in which ranks meet */
 };
 
 struct lien_targets_process {
@@ -94,7 +95,8 @@ struct lien_targets {
 	/* Since .busy was true. A thread that was held later may have given its device work. */
 	uint64_t round_ns;
 	bool uncounted_elsewhere; /* a count of other nodes is missing */
-	bool guessed_busy;	  /* result: threads of busy processes are among them */
+	bool guessed_busy;	  /* results: threads of busy processes are among them, */
+	bool guessed_any;	  /* and others than those let in singly */
 	/* Returns the number of sends to (or receives from) a rank that have begun on a standing's
 	 * communicator, without those that are held. */
 	uint64_t (*transfers)(
@@ -111,6 +113,10 @@ bool lien_targets_compute(struct lien_targets *targets);
  * For when nobody is known to be behind, and yet somebody is busy: sets .let_in of those threads
  * that may be behind without a count that shows it, each for one call. Returns true if there are
  * any.
+ *
+ * A device can also wait for another rank's kernel without NCCL, for a flag that the kernel sets.
+ * No count shows that. So if some process is busy and another one idle, the threads of the idle one
+ * go on launching, one call at a time: at full speed the two would only change places.
  *
  * Counts since a rest are not quite certain: a rank may have done its part of a call there that
  * others had not begun (the root of a small broadcast, the sender of a small message). So after a
@@ -131,9 +137,9 @@ unsigned lien_targets_pairs(const struct lien_standing *standing);
 /* Returns true if it has some with this one of them. */
 bool lien_targets_may_pair(const struct lien_standing *standing, const struct lien_standing *other);
 
-/* Returns true if a thread that is to be let in is held at a call in which ranks do not meet.
- * Rather than one call at a time, it and its like should go on until it gets to one in which they
- * do. */
+/* Returns true if a thread that is to be let in, and not singly, is held at a call in which ranks
+ * do not meet. Rather than one call at a time, it and its like should go on until it gets to one in
+ * which they do. */
 bool lien_targets_uneven(const struct lien_targets *targets);
 /* Sets .let_in of all threads at such calls. Returns true if there are any. */
 bool lien_targets_free(struct lien_targets *targets);

@@ -33,7 +33,7 @@ from harness import Failure, Session, end, end_on_signals, free_port, place, spa
 
 TRAIN = Path(__file__).resolve().parent / "train.py"
 ALIKE = {"nonblocking": "ddp", "stopped": "ddp"}  # jobs that train.py knows by another name
-JOBS = ("ddp", "fsdp2", "fsdp2_prefetch", "tensor", "threads", "pipeline", "moe", "graph", "long",
+JOBS = ("ddp", "fsdp2", "fsdp2_prefetch", "tensor", "flags", "threads", "pipeline", "moe", "graph", "long",
         "nonblocking", "stopped", "stall", "compute")
 FOREVER = 1000000  # steps
 RANKS = 2

@@ -91,7 +91,27 @@ def fsdp2_prefetch(steps, rank, _world):
         yield total
 
 
-def tensor(steps, rank, world):
+def reduced(y):
+    dist.all_reduce(y)
+    return y
+
+
+def flags(steps, rank, world):
+    """Like tensor, but the all-reduces are kernels that wait for flags which the other ranks' kernels set, as vLLM's
+    and SGLang's custom all-reduces do: NCCL knows nothing of them."""
+    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+    import torch.distributed._symmetric_memory as symmetric
+    group = dist.group.WORLD.group_name
+    shared = symmetric.empty((BATCH, 8, WIDTH), device="cuda", dtype=torch.float32)
+    symmetric.rendezvous(shared, group)
+
+    def reduce(y):
+        shared.copy_(y)
+        return torch.ops.symm_mem.one_shot_all_reduce(shared, "sum", group)
+    yield from tensor(steps, rank, world, reduce)
+
+
+def tensor(steps, rank, world, reduce=reduced):
     """Tensor parallel inference: two small all-reduces in each of 32 layers."""
     torch.manual_seed(7)
     part = WIDTH // world
@@ -102,8 +122,7 @@ def tensor(steps, rank, world):
         with torch.no_grad():
             for a, b, up, down in layers:
                 for first, second in ((a, b), (up, down)):
-                    y = torch.relu(x @ first) @ second
-                    dist.all_reduce(y)
+                    y = reduce(torch.relu(x @ first) @ second)
                     x = nn.functional.layer_norm(x + y, (WIDTH,))
         yield x.square().mean()
 
@@ -241,7 +260,7 @@ def stall(steps, rank, world):
 
 
 JOBS = {function.__name__: function for function in (
-    ddp, fsdp2, fsdp2_prefetch, tensor, threads, pipeline, moe, graph, long, compute, stall)}
+    ddp, fsdp2, fsdp2_prefetch, tensor, flags, threads, pipeline, moe, graph, long, compute, stall)}
 
 
 def main() -> int:

@@ -429,10 +429,11 @@ static void test_meeting_without_a_count(void **state)
 {
 	static const struct {
 		unsigned call;
-		bool meets;
-	} calls[] = {{LIEN_CALL_NCCL_WINDOW_REGISTER, true}, {LIEN_CALL_NCCL_DEVICE_COMM, true},
-		{LIEN_CALL_GATED_FIRST + 7, true}, {LIEN_CALL_NCCL_MEM_ALLOC, true},
-		{LIEN_CALL_CU_CAPTURE_BEGIN, false}, {LIEN_CALL_CU_MEM_CREATE, false}};
+		bool let_in, meets;
+	} calls[] = {{LIEN_CALL_NCCL_WINDOW_REGISTER, true, true},
+		{LIEN_CALL_NCCL_DEVICE_COMM, true, true}, {LIEN_CALL_GATED_FIRST + 7, true, true},
+		{LIEN_CALL_NCCL_MEM_ALLOC, true, true}, {LIEN_CALL_CU_CAPTURE_BEGIN, false, false},
+		{LIEN_CALL_CU_MEM_CREATE, true, false}}; /* on the way to a flag, perhaps */
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
@@ -441,8 +442,9 @@ static void test_meeting_without_a_count(void **state)
 		k.held_ms[1] = 50;
 		k.call[1] = calls[i].call;
 		look();
-		if (k.let_in[1] != calls[i].meets)
-			fail_msg("call %u: let in %u", calls[i].call, k.let_in[1]);
+		if (k.let_in[1] != calls[i].let_in || resting.guesses != calls[i].meets)
+			fail_msg("call %u: let in %u, guesses %u", calls[i].call, k.let_in[1],
+				resting.guesses);
 		end(state);
 		assert_int_equal(setup(state), 0);
 	}

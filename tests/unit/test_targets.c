@@ -608,6 +608,47 @@ static void test_guesses(void **state)
 	assert_true(guessed(true, true, LIEN_HELD_COLLECTIVE, true, 501));
 }
 
+/* Its counts show it level, its device is idle, and another one is busy: that may wait for a flag
+ * which the next kernel sets. */
+static void test_flags_of_other_kernels(void **state)
+{
+	const bool working = false;
+
+	(void)state;
+	for (unsigned busy = 0; busy < 2; busy++)
+		for (unsigned at = LIEN_HELD_COLLECTIVE; at <= LIEN_HELD_OTHER; at++)
+			for (unsigned meets = 0; meets < 2; meets++) {
+				struct lien_held_thread held = {
+					.at = at, .meets = meets, .age_ns = 1500000};
+				struct lien_targets_process of;
+				struct lien_standing *order[1];
+				bool its = busy;
+				struct lien_targets t = {.order = order,
+					.of = &of,
+					.held = &held,
+					.held_count = 1,
+					.busy = &its,
+					.working = &working,
+					.processes = 1,
+					.idle_ns = 1000000,
+					.busy_ns = 20000000};
+				bool singly = at == LIEN_HELD_OTHER && !busy && !meets;
+
+				assert_false(lien_targets_compute(&t));
+				lien_targets_guess(&t);
+				assert_int_equal(held.singly, singly);
+				assert_int_equal(held.let_in, t.guessed_any || singly);
+				if (!singly)
+					continue;
+				assert_false(lien_targets_uneven(&t));
+				held.age_ns = 1000000;
+				assert_false(lien_targets_guess(&t));
+				held.age_ns = 1500000;
+				t.round_ns = 2000000;
+				assert_false(lien_targets_guess(&t));
+			}
+}
+
 /* Rank 0 has made a call that NCCL refused, and that is counted. Rank 1 waits in a collective in
  * which rank 0 still has to take part, and counts show both level: only without them rank 0 is let
  * in. */
@@ -749,6 +790,7 @@ int main(void)
 		cmocka_unit_test(test_one_round_for_many_calls),
 		cmocka_unit_test(test_only_the_one_that_is_awaited),
 		cmocka_unit_test(test_guesses),
+		cmocka_unit_test(test_flags_of_other_kernels),
 		cmocka_unit_test(test_a_refused_call),
 		cmocka_unit_test(test_large_groups),
 		cmocka_unit_test(test_nccls_threads),
