@@ -182,17 +182,19 @@ static __always_inline int let_in(struct thread *thread, __u32 call)
 	       (thread->group && thread->group_calls);
 }
 
-/* Returns true if other ranks are known to wait for the call: the agent has allowed so many of
- * them.
- */
+/* Returns true if others may wait for the call: the agent has allowed so many of them. */
 static __noinline int is_allowed(const struct lien_probe_held *value, __u32 pid)
 {
 	struct lien_probe_pair key = {
 		.comm = value->comm, .pid = pid, .peer = LIEN_PROBE_COLLECTIVES};
 	struct lien_probe_allowed *allow;
 
-	if (!LIEN_CALL_IS_TRAFFIC(value->call))
-		return 0;
+	if (!LIEN_CALL_IS_TRAFFIC(value->call)) {
+		if (value->flags & LIEN_PROBE_HELD_MEETS)
+			return 0;
+		key.comm = 0;
+		key.peer = LIEN_PROBE_OTHERS;
+	}
 	if (LIEN_CALL_IS_TRANSFER(value->call))
 		key.peer = value->peer * 2 + (value->call == LIEN_CALL_NCCL_RECV);
 	allow = bpf_map_lookup_elem(&allowed, &key);

@@ -111,6 +111,7 @@ struct lien_transaction {
 	unsigned round_ms; /* how long the next round of draining waits for the devices */
 	bool levelling;	   /* as struct lien_resting */
 	unsigned busy_guesses;
+	struct lien_singly singly;
 	uint64_t t_level; /* the last step LEVEL */
 	unsigned levels;  /* and how many there were before */
 	bool rested;	  /* no thread was in a call before this round of draining */

@@ -204,14 +204,16 @@ static void pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
 /*
  * Short rounds let threads in soon. When all are held already, only the devices are left: rounds
  * get longer, because a machine that is slow or busy needs more than a short one to ask its
- * devices, however idle they are.
+ * devices, however idle they are. One that waits for another is not waited for.
  */
-static unsigned next_round_ms(unsigned last_ms, enum lien_rest rest)
+static unsigned next_round_ms(unsigned last_ms, enum lien_rest rest, bool singly)
 {
 	switch (rest) {
 	case LIEN_REST_FAR:
 		return ROUND_MS;
 	case LIEN_REST_REACHED:
+		if (singly)
+			return NEAR_MS;
 		return 2 * last_ms < LONG_MS ? 2 * last_ms : LONG_MS;
 	case LIEN_REST_NEAR:
 	case LIEN_REST_LEVEL:
@@ -259,13 +261,14 @@ static bool look(struct lien_transaction *t, struct lien_resting *resting, bool 
 	resting->passes = t->result.passes;
 	resting->guesses = t->result.guesses;
 	resting->busy_guesses = t->busy_guesses;
+	resting->singly = &t->singly;
 	resting->pass = pass;
 	resting->to = t;
 	rest = t->ops.at_rest(t->ops.context, resting);
 	t->result.passes = resting->passes;
 	t->result.guesses = resting->guesses;
 	t->busy_guesses = resting->busy_guesses;
-	t->round_ms = next_round_ms(t->round_ms, rest);
+	t->round_ms = next_round_ms(t->round_ms, rest, t->singly.pid);
 	if (is_doubtful(t, passes, rest, busy && resting->idle))
 		resting->counted = false;
 	t->ask = rest == LIEN_REST_REACHED || (!resting->counted && !resting->begins);

@@ -11,6 +11,7 @@
 #define IDLE_MAX_MS 100
 #define BUSY_NS	    20000000ull /* at first; twice as long each time */
 #define PASSES_MAX  256
+#define SINGLY_MAX  255 /* calls */
 
 /* Lets in the threads that are marked. Returns true if there are any. */
 static bool let_in(struct rest *rest)
@@ -144,6 +145,34 @@ static void allow_the_rest(struct rest *rest)
 	}
 }
 
+/* A process may have hundreds of launches to make until it gets to the kernel that is waited for.
+ * If it makes too many, another process is behind, by fewer. */
+static void allow_singly(struct rest *rest)
+{
+	struct lien_singly *singly = rest->resting->singly;
+	struct lien_probe_pair others = {.peer = LIEN_PROBE_OTHERS};
+	bool several = false;
+	unsigned i;
+
+	for (i = 0; i < rest->waiting_count; i++) {
+		if (!rest->targets.held[i].singly)
+			continue;
+		several |= others.pid && others.pid != rest->waiting[i].who.pid;
+		others.pid = rest->waiting[i].who.pid;
+	}
+	if (!others.pid) {
+		if (!rest->resting->unasked) /* else it is not known whether any is idle */
+			singly->pid = 0;
+		return;
+	}
+	if (several || others.pid != singly->pid)
+		*singly = (struct lien_singly){.pid = several ? 0 : others.pid};
+	else if (singly->more < SINGLY_MAX)
+		singly->more = 2 * singly->more + 1;
+	if (singly->more)
+		lien_probes_allow(rest->agent->probes, &others, singly->more);
+}
+
 /* A wrong guess lets a rank go on for nothing. Waiting longer after each guess makes sure that
  * guessing ends. */
 static void set_patience(struct lien_targets *targets, const struct lien_resting *resting)
@@ -177,5 +206,6 @@ enum lien_rest lien_rest_advance(struct rest *rest)
 	if (!resting->levelling && lien_targets_uneven(targets))
 		return LIEN_REST_UNEVEN;
 	allow_the_rest(rest);
+	allow_singly(rest);
 	return let_in(rest) ? LIEN_REST_NEAR : LIEN_REST_FAR;
 }

@@ -190,6 +190,7 @@ struct lien_probe_allowed {
 };
 
 #define LIEN_PROBE_COLLECTIVES 0xffffffffu
+#define LIEN_PROBE_OTHERS      0xfffffffeu /* calls in which ranks do not meet, on no communicator */
 #define LIEN_PROBE_ALLOWED_MAX 4096
 
 /*

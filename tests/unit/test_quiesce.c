@@ -33,6 +33,7 @@ static struct {
 	unsigned gone; /* threads were let go that it does not hold */
 	/* A thread in a broadcast: the gate has seen it enter, and it was counted; 0: not yet. */
 	uint64_t entered_ms[RANKS], counted_ms[RANKS];
+	uint64_t others[RANKS];		   /* allowed: calls in which they do not meet */
 	bool unseen[RANKS];		   /* by its gate: a thread in a call, */
 	bool late[RANKS];		   /* which an earlier gate has signalled: it waits */
 	struct lien_probe_held_key unheld; /* no gate can hold it; .tid 0: there is none */
@@ -45,6 +46,7 @@ static struct lien_agent agent;
 static struct lien_tracked tracked[RANKS];
 static const uint32_t pids[RANKS] = {1, 2};
 static struct lien_resting resting;
+static struct lien_singly singly;
 
 uint64_t lien_now_ns(void)
 {
@@ -169,6 +171,11 @@ int lien_probes_allow(struct lien_probes *probes, const struct lien_probe_pair *
 	const unsigned rank = key->pid - 1;
 
 	(void)probes;
+	if (key->peer == LIEN_PROBE_OTHERS) {
+		assert_int_equal(key->comm, 0);
+		k.others[rank] = more;
+		return 0;
+	}
 	assert_int_equal(key->comm, COMM);
 	if (key->peer == LIEN_PROBE_COLLECTIVES) {
 		k.allowed[rank] = more;
@@ -329,6 +336,8 @@ static enum lien_rest look(void)
 {
 	why[0] = '\0';
 	memset(k.let_in, 0, sizeof(k.let_in));
+	memset(k.others, 0, sizeof(k.others));
+	resting.singly = &singly;
 	resting.pids = k.reversed ? (const uint32_t[]){pids[1], pids[0]} : pids;
 	resting.busy = k.device;
 	resting.working = k.working;
@@ -343,6 +352,7 @@ static void begin(void)
 {
 	memset(&k, 0, sizeof(k));
 	memset(&resting, 0, sizeof(resting));
+	memset(&singly, 0, sizeof(singly));
 	agent.graph = graph;
 	for (unsigned i = 0; i < RANKS; i++) {
 		started(pids[i]);
@@ -422,6 +432,30 @@ static void test_not_counted_yet(void **state)
 	k.entered_ms[1] = NOW_MS - 100;
 	assert_int_equal(look(), LIEN_REST_NEAR);
 	assert_int_equal(k.let_in[1], 1);
+}
+
+/* A kernel of one rank waits for one of the other's, outside of NCCL. */
+static void test_flags_of_other_kernels(void **state)
+{
+	(void)state;
+	counted();
+	for (unsigned i = 0; i < RANKS; i++) {
+		k.held_ms[i] = 50;
+		k.call[i] = LIEN_CALL_CU_MEM_CREATE;
+	}
+	for (unsigned behind = 0; behind < RANKS; behind++) {
+		k.device[behind] = false;
+		k.device[!behind] = true;
+		for (unsigned i = 0, more = 0; i < 20; i++, more = 2 * more + 1) {
+			assert_int_equal(look(), LIEN_REST_NEAR);
+			assert_int_equal(k.let_in[behind], 1);
+			assert_int_equal(k.others[behind], more < 255 ? more : 255);
+			assert_int_equal(k.let_in[!behind] + k.others[!behind], 0);
+		}
+	}
+	k.device[RANKS - 1] = k.device[0] = false;
+	assert_int_equal(look(), LIEN_REST_REACHED);
+	assert_int_equal(k.others[0] + k.others[1] + resting.guesses, 0);
 }
 
 /* Rank 0 waits in a call that nobody counts, for rank 1, whose counts show nothing of it. */
@@ -837,6 +871,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		QUIESCE(test_no_rest_with_calls_allowed),
 		QUIESCE(test_not_counted_yet),
+		QUIESCE(test_flags_of_other_kernels),
 		QUIESCE(test_meeting_without_a_count),
 		QUIESCE(test_signals_that_come_late),
 		QUIESCE(test_comes_during_the_look),
