@@ -193,12 +193,11 @@ static bool read_transfer(struct lien_client *client, json_t *request, struct tr
 
 #define DISCARD_TAG "tag:"
 
-/* Parses "nccl", "tag:kv_cache" or "812:0x7f2a4c000000". The strings remain the request's. */
+/* Parses "nccl" or "tag:kv_cache". The strings remain the request's. */
 static bool read_discards(struct lien_client *client, json_t *request, struct transfer *transfer)
 {
 	json_t *list = json_object_get(request, "discard"), *entry;
-	const char *text, *hex;
-	unsigned long number;
+	const char *text;
 	char error[256];
 	size_t i;
 
@@ -208,34 +207,18 @@ static bool read_discards(struct lien_client *client, json_t *request, struct tr
 	}
 	json_array_foreach (list, i, entry) {
 		struct lien_discard *discard = &transfer->discard[i];
-		char *end = NULL;
 
 		text = json_string_value(entry);
-		hex = text ? strchr(text, ':') : NULL;
-		if (text && text[0] && !hex) {
-			discard->owner = text;
-			continue;
-		}
 		if (text && !strncmp(text, DISCARD_TAG, strlen(DISCARD_TAG))) {
 			discard->tag = text + strlen(DISCARD_TAG);
 			if (!lien_select_tag(client, discard->tag))
 				return false;
-			continue;
-		}
-		if (hex && text[0] >= '1' && text[0] <= '9' && !strncmp(hex + 1, "0x", 2)) {
-			number = strtoul(text, &end, 10);
-			discard->pid = number;
-			hex = end == hex && number <= UINT32_MAX &&
-					      strspn(hex + 3, "0123456789abcdefABCDEF")
-				      ? hex
-				      : NULL;
-			discard->address = hex ? strtoull(hex + 1, &end, 16) : 0;
-		}
-		if (!hex || !end || *end || !discard->address) {
+		} else if (text && text[0] && !strchr(text, ':')) {
+			discard->owner = text;
+		} else {
 			snprintf(error, sizeof(error),
 				"discard: '%.64s' is neither an owner, such as nccl, nor a "
-				"tag, such as tag:kv_cache, nor a process and an address, such as "
-				"812:0x7f00",
+				"tag, such as tag:kv_cache",
 				text ? text : "");
 			lien_reply_invalid(client, error);
 			return false;

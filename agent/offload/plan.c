@@ -801,34 +801,9 @@ static int check_names(struct planner *planner)
 
 	for (i = 0; i < selection->pids_count && !err; i++)
 		err = check_process(planner, selection->pids[i]);
-	for (i = 0; i < selection->discard_count && !err; i++)
-		if (lien_discards_address(&selection->discard[i]))
-			err = check_process(planner, selection->discard[i].pid);
 	if (!err)
 		err = check_tags(planner);
 	return err ? err : check_owners(planner);
-}
-
-/* The address of a discard must name selected memory that its process owns. */
-static int check_discards(struct planner *planner)
-{
-	const struct lien_allocation *allocation;
-	const struct lien_discard *discard;
-	unsigned i;
-
-	for (i = 0; i < planner->selection->discard_count; i++) {
-		discard = &planner->selection->discard[i];
-		if (!lien_discards_address(discard))
-			continue;
-		allocation = lien_choice_named(planner->graph, discard);
-		if (!allocation || !lien_choice_has(&planner->choice, allocation, false))
-			return refuse(planner, -ESRCH,
-				(struct lien_blame){LIEN_CAUSE_INVALID, discard->pid, 0},
-				"--discard %u:0x%" PRIx64 ": process %u has no memory of its own "
-				"on a GPU there that is selected (see `lien holders`)",
-				discard->pid, discard->address, discard->pid);
-	}
-	return 0;
 }
 
 static bool would_stay(void *context, const struct lien_allocation *allocation)
@@ -875,8 +850,6 @@ static int make(struct planner *planner)
 	err = look_for_unseen(planner);
 	if (!err)
 		err = look_for_strangers(planner);
-	if (!err)
-		err = check_discards(planner);
 	for (allocation = lien_graph_first_allocation(planner->graph); allocation && !err;
 		allocation = lien_graph_next_allocation(allocation))
 		err = consider(planner, allocation);

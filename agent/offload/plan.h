@@ -16,19 +16,11 @@
 #include "agent/graph/viewer.h"
 #include "agent/offload/cause.h"
 
-/* Memory declared worthless: an owner's memory, that of a tag, or the allocation mapped at an
- * address. */
+/* Memory declared worthless: an owner's, or that of a tag. */
 struct lien_discard {
 	const char *owner; /* library name; NULL: by tag */
-	const char *tag;   /* NULL, too: by address */
-	uint32_t pid;
-	uint64_t address;
+	const char *tag;
 };
-
-static inline bool lien_discards_address(const struct lien_discard *discard)
-{
-	return !discard->owner && !discard->tag;
-}
 
 struct lien_selection {
 	const char *owner;    /* library name as views show it; NULL: any */

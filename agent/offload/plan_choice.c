@@ -14,14 +14,6 @@ static int name_cmp(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int allocation_cmp(const void *a, const void *b)
-{
-	uint64_t x = (*(const struct lien_allocation *const *)a)->id;
-	uint64_t y = (*(const struct lien_allocation *const *)b)->id;
-
-	return (x > y) - (x < y);
-}
-
 static int open_cmp(const void *a, const void *b)
 {
 	const struct lien_chosen_open *x = a, *y = b;
@@ -32,41 +24,18 @@ static int open_cmp(const void *a, const void *b)
 	       (x->pid - 1u < y->pid - 1u); /* 0, nobody, comes last */
 }
 
-const struct lien_allocation *lien_choice_named(
-	struct lien_graph *graph, const struct lien_discard *discard)
+static void add_discards(struct lien_choice *choice)
 {
-	struct lien_process *process = lien_graph_process(graph, discard->pid);
-	const struct lien_mapping *mapping =
-		process ? lien_process_mapping(process, discard->address) : NULL;
-	const struct lien_allocation *allocation = mapping ? mapping->holding->allocation : NULL;
-
-	return allocation && allocation->owner == process ? allocation : NULL;
-}
-
-static void add_discards(struct lien_choice *choice, struct lien_graph *graph)
-{
-	const struct lien_selection *selection = choice->selection;
-	const struct lien_allocation *allocation;
+	const struct lien_discard *discard = choice->selection->discard;
 	unsigned i;
 
-	for (i = 0; i < selection->discard_count; i++) {
-		if (selection->discard[i].owner) {
-			choice->discarded_owners[choice->owners_count++] =
-				selection->discard[i].owner;
-			continue;
-		}
-		if (selection->discard[i].tag) {
-			choice->discarded_tags[choice->discarded_tags_count++] =
-				selection->discard[i].tag;
-			continue;
-		}
-		allocation = lien_choice_named(graph, &selection->discard[i]);
-		if (allocation)
-			choice->discarded[choice->discarded_count++] = allocation;
-	}
+	for (i = 0; i < choice->selection->discard_count; i++)
+		if (discard[i].owner)
+			choice->discarded_owners[choice->owners_count++] = discard[i].owner;
+		else
+			choice->discarded_tags[choice->discarded_tags_count++] = discard[i].tag;
 	qsort(choice->discarded_owners, choice->owners_count, sizeof(char *), name_cmp);
 	qsort(choice->discarded_tags, choice->discarded_tags_count, sizeof(char *), name_cmp);
-	qsort(choice->discarded, choice->discarded_count, sizeof(void *), allocation_cmp);
 }
 
 static void add_open(struct lien_choice *choice, struct lien_graph *graph)
@@ -105,11 +74,9 @@ int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
 		.tags = calloc(selection->tags_count + 1, sizeof(char *)),
 		.discarded_owners = calloc(selection->discard_count + 1, sizeof(char *)),
 		.discarded_tags = calloc(selection->discard_count + 1, sizeof(char *)),
-		.discarded = calloc(selection->discard_count + 1, sizeof(void *)),
 		.open = calloc(selection->open_count + 1, sizeof(*choice->open))};
 	if (!choice->pids || !choice->gpus || !choice->groups || !choice->tags ||
-		!choice->discarded_owners || !choice->discarded_tags || !choice->discarded ||
-		!choice->open) {
+		!choice->discarded_owners || !choice->discarded_tags || !choice->open) {
 		lien_choice_clear(choice);
 		return -ENOMEM;
 	}
@@ -118,7 +85,7 @@ int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
 	if (selection->tags_count)
 		memcpy(choice->tags, selection->tags, selection->tags_count * sizeof(char *));
 	qsort(choice->tags, selection->tags_count, sizeof(char *), name_cmp);
-	add_discards(choice, graph);
+	add_discards(choice);
 	add_open(choice, graph);
 	return 0;
 }
@@ -131,7 +98,6 @@ void lien_choice_clear(struct lien_choice *choice)
 	free(choice->tags);
 	free(choice->discarded_owners);
 	free(choice->discarded_tags);
-	free(choice->discarded);
 	free(choice->open);
 }
 
@@ -158,9 +124,7 @@ bool lien_choice_discards(
 
 	return bsearch(&owner, choice->discarded_owners, choice->owners_count, sizeof(owner),
 		       name_cmp) ||
-	       has_tag(choice->discarded_tags, choice->discarded_tags_count, allocation) ||
-	       bsearch(&allocation, choice->discarded, choice->discarded_count, sizeof(allocation),
-		       allocation_cmp);
+	       has_tag(choice->discarded_tags, choice->discarded_tags_count, allocation);
 }
 
 /* The library whose memory it is, as far as the selection cares. */

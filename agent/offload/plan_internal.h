@@ -50,10 +50,9 @@ struct lien_choice {
 	uint64_t *groups;
 	const char **tags;
 	const char **discarded_owners, **discarded_tags;
-	const struct lien_allocation **discarded; /* named by address */
 	/* allocations with an export that is open somewhere */
 	struct lien_chosen_open *open;
-	unsigned owners_count, discarded_tags_count, discarded_count, open_count;
+	unsigned owners_count, discarded_tags_count, open_count;
 };
 
 /* Returns 0 or -ENOMEM; free it with lien_choice_clear(). */
@@ -82,9 +81,6 @@ bool lien_choice_infers(const struct lien_choice *choice, const struct lien_allo
 /* Returns NULL, or that an export of it is open; and in which process. */
 const char *lien_choice_open(const struct lien_choice *choice,
 	const struct lien_allocation *allocation, uint32_t *holder);
-/* Returns the allocation at a discard's address; NULL: its process owns nothing there. */
-const struct lien_allocation *lien_choice_named(
-	struct lien_graph *graph, const struct lien_discard *discard);
 
 /* Fills lien_plan.idle. The plan's processes, if it has any, are sorted.
  * `stays`: would the allocation stay where it is if it were selected? -ENOMEM. */

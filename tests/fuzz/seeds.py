@@ -56,7 +56,7 @@ def client():
         '{"op":"holders","pid":1,"address":"0x7e0000000000"}', '{"op":"offload","dry_run":true,"owner":"all"}',
         '{"op":"offload","pids":[1,2],"timeout_ms":5,"strict":true,"with_closure":true}', '{"op":"restore"}',
         '{"op":"compare","repair":true,"timeout_ms":100}', '{"op":"record","follow":false}', '{"op":"record"}',
-        '{"op":"offload","owner":"all","verify":true,"discard":["nccl","1:0x7e0000000000"],"host_limit_bytes":9}',
+        '{"op":"offload","owner":"all","verify":true,"discard":["nccl"],"host_limit_bytes":9}',
         '{"op":"offload","on_use":"restore"}\n{"op":"status"}', '{"op":"offload","on_use":"fail","owner":"all"}',
         '{"op":"offload","tags":["kv_cache","w"],"discard":["tag:kv_cache"],"on_use":"ignore"}',
         '{"op":"restore","tags":["kv_cache"],"comms":["0x5580"]}\n{"op":"mem","by":"tag"}', '{"op":"offload","tags":[""],"discard":["tag:"]}',

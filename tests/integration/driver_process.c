@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <lien/pass_fds.h>
+#include <lien/tag.h>
 
 #include "driver.h"
 
@@ -39,6 +40,16 @@ static void do_nccl(void)
 		say(0, (uintptr_t)through);
 	else
 		printf("error 0 %s\n", dlerror());
+}
+
+static void do_tag(void)
+{
+	say(LIEN_TAG_PUSH(words[0]), 0);
+}
+
+static void do_untag(void)
+{
+	say(LIEN_TAG_POP(), 0);
 }
 
 /* Unloads it, and takes its place: when it is loaded again, it is elsewhere. */
@@ -312,11 +323,13 @@ const struct command process_commands[] = {
 	C("nccl", nccl, 1),		/* FILE */
 	C("nccl-close", nccl_close, 1), /* FILE */
 	C("nccl-drop", nccl_drop, 1),	/* FILE: unloads it; where it was */
-	C("send", send, 2),		/* SOCKET FD: hands a copy to who has the other end */
-	C("receive", receive, 1),	/* SOCKET: what was sent */
-	C("closeall", closeall, 0),	/* every descriptor above standard error's */
-	C("thread", thread, 0),		/* that has made a traced call, and stays */
-	C("poke", poke, 0),		/* traced calls, now or when the gate opens */
+	C("tag", tag, 1),		/* NAME: of what is allocated from now on */
+	C("untag", untag, 0),
+	C("send", send, 2),	    /* SOCKET FD: hands a copy to who has the other end */
+	C("receive", receive, 1),   /* SOCKET: what was sent */
+	C("closeall", closeall, 0), /* every descriptor above standard error's */
+	C("thread", thread, 0),	    /* that has made a traced call, and stays */
+	C("poke", poke, 0),	    /* traced calls, now or when the gate opens */
 	C("leave", leave, 0),
 	C("become", become, 1), /* PROGRAM */
 	C("fork", fork, 0),

@@ -783,8 +783,7 @@ def test_names_that_nothing_has():
         for command in (["mem", "--pid", 77], ["mem", "--by", "owner", "--pid", 77], ["comms", "--pid", 77],
                         ["holders", 77, "0x1000"], ["events", "--pid", 77], ["attach", 77], ["detach", 77],
                         ["arena", "--release", "--pid", 77], ["check", "--deep", "--pid", 77],
-                        ["restore", "--pid", 77], ["offload", "--pid", 77], ["offload", "--dry-run", "--pid", 77],
-                        ["offload", "--discard", "77:0x1000"]):
+                        ["restore", "--pid", 77], ["offload", "--pid", 77], ["offload", "--dry-run", "--pid", 77]):
             for more in ([], ["--json"]):
                 outcome = session.lien(*command, *more)
                 check(outcome.code == 2 and re.search("process 77 is not known to the agent: .*" + known,

@@ -384,8 +384,6 @@ def test_host_memory_of_other_users():
         alice, bob = session.of_user(ALICE), session.of_user(BOB)
         places = {driver: with_memory(driver, 0x71)[1] for driver in (alice, bob)}
         session.ready(alice.pid, bob.pid)
-        session.refused_as(ALICE, "process %d is not known to the agent" % bob.pid, "offload", "--discard",
-                           "%d:%s" % (bob.pid, hex(places[bob])))
         session.ask("offload", "--owner", "all", "--verify")
         session.ask("restore")
         held = {row["pid"]: row["held_bytes"] for row in session.ask("arena")["processes"]}

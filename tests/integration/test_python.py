@@ -139,10 +139,12 @@ def test_dropped_memory_is_not_saved():
     with Session() as session:
         session.start_agent()
         [job] = jobs_of(session, 1)
-        result = job("vars(lien.offload('nccl', drop='%d:%%#x' %% address))['raw']" % job.pid)
+        cache = job("tagged('cache', tensor, %d)" % SIZE)
+        job("fill(%d, %d, 7)" % (cache, SIZE))
+        result = job("vars(lien.offload('nccl', drop='tag:cache'))['raw']")
         equal((result["bytes"], result["discarded_bytes"]), (0, SIZE), "offload")
         job("lien.restore().bytes")
-        check(job("holds(address, size, 0)"), "it was saved")
+        check(job("holds(%d, %d, 0)" % (cache, SIZE)), "it was saved")
 
 
 # Every rank at once

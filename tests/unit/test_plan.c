@@ -369,43 +369,6 @@ static void test_discard_owner(void **state)
 	assert_int_equal(plan.left_count, 1);
 }
 
-static void test_discard_address(void **state)
-{
-	struct lien_discard discard[] = {{.pid = 1, .address = VA + PIECE}};
-	struct lien_selection some = {.discard = discard, .discard_count = 1};
-
-	(void)state;
-	started(1);
-	started(2);
-	buffer(1, 10, VA, PIECE);
-	buffer(1, 11, VA + PIECE, 2 * PIECE);
-	export(1, 11, 5);
-	imported_buffer(2, 20, 5, VA + 9 * PIECE, 2 * PIECE);
-	assert_int_equal(make(&some), 0);
-	assert_int_equal(plan.discarded, 2 * PIECE);
-	assert_int_equal(plan.bytes, PIECE);
-	expect_worthless(VA, false);
-	expect_worthless(VA + PIECE, true);
-	assert_int_equal(part_of(2)->items[0].flags, LIEN_WIRE_IMPORTED);
-	discard[0].address = VA + 3 * PIECE - 1; /* its last byte */
-	assert_int_equal(make(&some), 0);
-	assert_int_equal(plan.discarded, 2 * PIECE);
-	discard[0].address++;
-	expect_refusal(&some, -ESRCH, "process 1 has no memory of its own");
-	/* It is named where its owner has it. */
-	discard[0] = (struct lien_discard){.pid = 2, .address = VA + 9 * PIECE};
-	expect_refusal(&some, -ESRCH, "--discard 2:0x");
-	discard[0].pid = 1; /* which does not map it there itself */
-	expect_refusal(&some, -ESRCH, "--discard 1:0x");
-	discard[0] = (struct lien_discard){.pid = 3, .address = VA};
-	expect_refusal(&some, -ESRCH, "process 3 is not known to the agent");
-	/* Other processes' are not selected. */
-	discard[0] = (struct lien_discard){.pid = 1, .address = VA};
-	some.pids = (uint32_t[]){2};
-	some.pids_count = 1;
-	expect_refusal(&some, -ESRCH, "that is selected");
-}
-
 /* --- left behind ------------------------------------------------------------------------------ */
 
 static void test_left_alloc(void **state)
@@ -1162,18 +1125,31 @@ static struct lien_comm *comm_of(uint64_t address)
 	return RB_FIND(lien_comm_tree, &process(1)->comms, &key);
 }
 
+/* Makes memory with a tag. */
+static void tagged(uint32_t pid, uint64_t handle, uint64_t va, const char *tag)
+{
+	struct lien_event ev = EVENT(LIEN_CALL_CU_MEM_CREATE, pid,
+		.create = {.handle = handle, .bytes = PIECE, .prop = device_prop(0)});
+
+	strncpy(ev.tagged.tag, tag, sizeof(ev.tagged.tag) - 1);
+	apply(&ev);
+	reserve(pid, va, PIECE);
+	map_rw(pid, va, PIECE, handle);
+}
+
 static void test_groups(void **state)
 {
 	uint64_t groups[] = {0xbb, 0xcc}, many[] = {9, 7, 0xbb, 5, 3, 1};
 	struct lien_selection some = {.groups = groups, .groups_count = 1};
-	struct lien_discard discard = {.pid = 1, .address = VA + 2 * PIECE};
+	struct lien_discard discard = {.tag = "kv_cache"};
 
 	(void)state;
 	started(1);
 	comm_init(1, 0x100, 0xaa, 0, 2);
 	comm_init(1, 0x200, 0xbb, 0, 2);
-	for (unsigned i = 0; i < 3; i++)
+	for (unsigned i = 0; i < 2; i++)
 		buffer(1, 10 + i, VA + i * PIECE, PIECE);
+	tagged(1, 12, VA + 2 * PIECE, "kv_cache");
 	allocation_at(1, VA)->comm = comm_of(0x100)->number;
 	allocation_at(1, VA + PIECE)->comm = comm_of(0x200)->number;
 	assert_int_equal(make(&some), 0);
@@ -1196,18 +1172,6 @@ static void test_groups(void **state)
 	groups[0] = 0xcc;
 	assert_int_equal(make(&some), 0);
 	assert_int_equal(plan.processes_count, 0);
-}
-
-/* Makes memory with a tag. */
-static void tagged(uint32_t pid, uint64_t handle, uint64_t va, const char *tag)
-{
-	struct lien_event ev = EVENT(LIEN_CALL_CU_MEM_CREATE, pid,
-		.create = {.handle = handle, .bytes = PIECE, .prop = device_prop(0)});
-
-	strncpy(ev.tagged.tag, tag, sizeof(ev.tagged.tag) - 1);
-	apply(&ev);
-	reserve(pid, va, PIECE);
-	map_rw(pid, va, PIECE, handle);
 }
 
 static void test_tags(void **state)
@@ -1430,7 +1394,6 @@ int main(void)
 		PLAN(test_idle),
 		PLAN(test_owner),
 		PLAN(test_discard_owner),
-		PLAN(test_discard_address),
 		PLAN(test_left_alloc),
 		PLAN(test_host_memory),
 		PLAN(test_left_dead_owner),

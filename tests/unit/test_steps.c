@@ -480,23 +480,17 @@ static void ask_plan(unsigned n)
 	plan_with(&selection);
 }
 
-/* n processes by their numbers, and as many places that are not worth saving. */
+/* n processes by their numbers, and as many owners whose memory is not worth saving. */
 static void ask_plan_named(unsigned n)
 {
 	struct lien_selection selection = everything();
 	struct lien_discard *discard = calloc(n, sizeof(*discard));
 	uint32_t *pids = calloc(n, sizeof(*pids));
-	struct lien_mapping *mapping = NULL;
 	unsigned i;
 
-	if (process(1))
-		mapping = RB_MIN(lien_mapping_tree, &process(1)->mappings);
 	for (i = 0; i < n; i++) {
 		pids[i] = process(i + 1) ? i + 1 : 1;
-		discard[i].pid = 1;
-		discard[i].address = mapping ? mapping->va : VA;
-		if (mapping)
-			mapping = RB_NEXT(lien_mapping_tree, &process(1)->mappings, mapping);
+		discard[i].owner = i & 1 ? "nccl" : "unknown";
 	}
 	selection.pids = pids;
 	selection.pids_count = n;

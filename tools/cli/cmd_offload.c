@@ -553,9 +553,7 @@ int lien_cmd_offload(int argc, char **argv)
 		{"multicast", LIEN_OPTION_FLAG, &multicast, NULL,
 			"also what NVLS or fabric handles hold; not tried on hardware", 0},
 		{"discard", LIEN_OPTION_NAMES, &discards, "WHAT",
-			"free it without saving: an owner, tag:TAG, or PID:ADDRESS; may be "
-			"repeated",
-			0},
+			"free it without saving: an owner, or tag:TAG; may be repeated", 0},
 		{"verify", LIEN_OPTION_FLAG, &verify, NULL,
 			"keep checksums, with which the restore compares", 0},
 		{"host-limit", LIEN_OPTION_SIZE, &host_limit, "SIZE",

@@ -63,7 +63,7 @@ def offload(owner: Optional[str] = None, pids: Optional[Iterable[int]] = None,
         comms: only what NCCL needs for these groups, as ``lien comms`` names them (16 hexadecimal digits).
         tags: only memory that has one of these (:func:`tag`).
         drop: what is moved out but not saved, whether it is ``owner``'s or not, and comes back as zeros: library
-            names, ``"tag:kv_cache"``, or ``"812:0x7f2a4c000000"``, the allocation there in process 812.
+            names, or ``"tag:kv_cache"``.
         timeout: seconds that the job may take to come to rest. Everything else has limits of its own.
         wait: while another transaction is under way, wait for its end; False: ``LienError`` with code ``"busy"``.
         free: bytes: of what is selected, only as much as makes so many free on each GPU (of ``gpus``, or that some
