@@ -25,7 +25,7 @@
  */
 #define KEPT                                                                                       \
 	(BIT(CAP_BPF) | BIT(CAP_PERFMON) | BIT(CAP_SYS_PTRACE) | BIT(CAP_DAC_READ_SEARCH) |        \
-		BIT(CAP_CHECKPOINT_RESTORE) | BIT(CAP_SYS_RESOURCE) | BIT(CAP_KILL))
+		BIT(CAP_CHECKPOINT_RESTORE) | BIT(CAP_SYS_RESOURCE))
 
 struct sets {
 	uint64_t effective, permitted, inheritable;

@@ -321,8 +321,7 @@ static bool read_on_use(struct lien_client *client, json_t *request, enum lien_o
 			return true;
 		}
 	if (value)
-		lien_reply_invalid(
-			client, "on_use must be \"wait\", \"restore\", \"fail\" or \"ignore\"");
+		lien_reply_invalid(client, "on_use must be \"wait\", \"restore\" or \"ignore\"");
 	return !value;
 }
 

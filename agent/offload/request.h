@@ -9,7 +9,6 @@
 enum lien_on_use {
 	LIEN_ON_USE_WAIT,    /* it waits for a restore */
 	LIEN_ON_USE_RESTORE, /* the agent begins a restore for it */
-	LIEN_ON_USE_FAIL,    /* the agent ends its process by SIGABRT */
 	LIEN_ON_USE_IGNORE,  /* the client has promised that there is none: threads run on */
 };
 

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/quiesce/gate_internal.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include "agent/core/proc.h"
 #include "agent/quiesce/holds.h"
 #include "agent/server/server.h"
 #include "loader/probes/calls.h"
@@ -18,16 +13,14 @@
 
 const char *const lien_on_use_names[] = {[LIEN_ON_USE_WAIT] = "wait",
 	[LIEN_ON_USE_RESTORE] = "restore",
-	[LIEN_ON_USE_FAIL] = "fail",
 	[LIEN_ON_USE_IGNORE] = "ignore"};
 
-/* The thread that has been held the longest among those that need something done. */
+/* The thread that has been held the longest among those for which a restore is to begin. */
 struct use {
 	struct lien_agent *agent;
 	struct lien_tracked *tracked; /* NULL: there is none */
 	struct lien_tracked *other;   /* has threads that its gate would not hold now; NULL: none */
 	struct lien_probe_held held;
-	enum lien_on_use on_use;
 };
 
 /* Calls that end a communicator or free memory always restore: a process must not hang at its end
@@ -67,7 +60,7 @@ static int find_use(
 		first->other = tracked;
 		return 0;
 	}
-	if (on_use == LIEN_ON_USE_WAIT || on_use == LIEN_ON_USE_IGNORE) {
+	if (on_use != LIEN_ON_USE_RESTORE) {
 		if (held->t <= tracked->t_told)
 			return 0;
 		tracked->t_told = held->t;
@@ -76,7 +69,6 @@ static int find_use(
 	} else if (!first->tracked || held->t < first->held.t) {
 		first->tracked = tracked;
 		first->held = *held;
-		first->on_use = on_use;
 	}
 	return 0;
 }
@@ -92,13 +84,12 @@ static void find_unlisted(struct use *first)
 	for (process = lien_graph_first(first->agent->graph); process && !first->tracked;
 		process = lien_graph_next(process)) {
 		tracked = process->agent;
-		if (!tracked || tracked->on_use == LIEN_ON_USE_WAIT ||
-			tracked->on_use == LIEN_ON_USE_IGNORE || lien_now_ns() < tracked->t_use ||
+		if (!tracked || tracked->on_use != LIEN_ON_USE_RESTORE ||
+			lien_now_ns() < tracked->t_use ||
 			!lien_probes_gate_get(first->agent->probes, process->pid, &gate) ||
 			!gate.unlisted)
 			continue;
 		first->tracked = tracked;
-		first->on_use = tracked->on_use;
 	}
 }
 
@@ -122,21 +113,6 @@ static void name_unheld(struct lien_agent *agent)
 			"fails",
 			process->pid, gate.unheld_tid, lien_calls_name(gate.unheld_call));
 	}
-}
-
-/* Uses a descriptor: another process may have the pid by now. 0 or -errno. */
-static int end_process(const struct lien_process *process)
-{
-	int pidfd = syscall(SYS_pidfd_open, process->pid, 0), err = 0;
-
-	if (pidfd < 0)
-		return -errno;
-	if (!lien_proc_runs(process->pid, process->start))
-		err = -ESRCH;
-	else if (syscall(SYS_pidfd_send_signal, pidfd, SIGABRT, NULL, 0))
-		err = -errno;
-	close(pidfd);
-	return err;
 }
 
 /* Does the thread need no more than the memory of one communicator? */
@@ -193,16 +169,9 @@ void lien_gate_serve(struct lien_agent *agent)
 	pid = first.tracked->pid;
 	call = lien_calls_name(first.held.call);
 	first.tracked->t_use = lien_now_ns() + LIEN_GATE_AGAIN_NS;
-	if (first.on_use == LIEN_ON_USE_FAIL) {
-		err = end_process(lien_graph_process(agent->graph, pid));
-		lien_log(4, "process %u needs memory that is away, in %s: %s%s", pid, call,
-			err ? "it cannot be ended: " : "ended by SIGABRT, as asked",
-			err ? strerror(-err) : "");
-		return;
-	}
 	lien_log(5, "process %u needs memory that is away, in %s: restoring", pid, call);
 	/* The offload was of all communicators: so is the restore, and this one comes first. */
-	how.lazy = first.on_use == LIEN_ON_USE_RESTORE && first.tracked->use_all;
+	how.lazy = first.tracked->use_all;
 	if (!how.lazy && group_in_use(agent, &first, &group)) {
 		selection.groups = &group;
 		selection.groups_count = 1;

@@ -404,7 +404,7 @@ void lien_quiesce_rested(void *agent, const uint32_t *pids, unsigned count)
 	(void)agent, (void)pids, (void)count;
 }
 
-const char *const lien_on_use_names[LIEN_ON_USE_IGNORE + 1] = {"wait", "restore", "fail", "ignore"};
+const char *const lien_on_use_names[LIEN_ON_USE_IGNORE + 1] = {"wait", "restore", "ignore"};
 
 void lien_gate_set(struct lien_agent *agent, bool all)
 {

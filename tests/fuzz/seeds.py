@@ -57,7 +57,7 @@ def client():
         '{"op":"offload","pids":[1,2],"timeout_ms":5,"strict":true,"with_closure":true}', '{"op":"restore"}',
         '{"op":"compare","repair":true,"timeout_ms":100}', '{"op":"record","follow":false}', '{"op":"record"}',
         '{"op":"offload","owner":"all","verify":true,"discard":["nccl"],"host_limit_bytes":9}',
-        '{"op":"offload","on_use":"restore"}\n{"op":"status"}', '{"op":"offload","on_use":"fail","owner":"all"}',
+        '{"op":"offload","on_use":"restore"}\n{"op":"status"}', '{"op":"offload","on_use":"wait","owner":"all"}',
         '{"op":"offload","tags":["kv_cache","w"],"discard":["tag:kv_cache"],"on_use":"ignore"}',
         '{"op":"restore","tags":["kv_cache"],"comms":["0x5580"]}\n{"op":"mem","by":"tag"}', '{"op":"offload","tags":[""],"discard":["tag:"]}',
         '{"op":"offload","on_use":"panic"}', '{"op":"offload","discard":["1:0x1","all"],"pids":[1]}', '{"op":"attach"}', '{"op":"attach","pids":[1,2,9]}', '{"op":"detach"}', '{"op":"detach","pids":[1,2]}', '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","ignore_damage":true}', '{"op":"restore","lazy":true}',

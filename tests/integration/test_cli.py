@@ -254,7 +254,7 @@ def case_wrong_words(context):
             (["mem", "--sort", "pid", "--sort", "pid"], "--sort can be given only once"),
             (["mem", "--by", "ownr"], "--by 'ownr' is not one of owner, rank, comm, device, callsite, tag: "
                                       "did you mean 'owner'?"),
-            (["offload", "--on-use", "bogus"], "--on-use 'bogus' is not one of wait, restore, fail"),
+            (["offload", "--on-use", "bogus"], "--on-use 'bogus' is not one of wait, restore, ignore"),
             (["graph", "--format", "png"], "--format 'png' is not one of dot, svg, json"),
             (["graph", "--json", "--format", "svg"], "--json and --format svg cannot be combined"),
             (["offload", "--host-limit", "many"], "--host-limit 'many' is not a size"),

@@ -104,7 +104,7 @@ def knows_all(ask):
 
 
 def knows_values(ask):
-    equal(ask("lien offload --on-use "), ["fail", "ignore", "restore", "wait"], "choices")
+    equal(ask("lien offload --on-use "), ["ignore", "restore", "wait"], "choices")
     equal(ask("lien offload --on-use w"), ["wait"], "one choice")
     equal(ask("lien completion "), ["bash", "fish", "zsh"], "shells")
     equal(ask("lien status "), [], "a command without arguments")
@@ -117,7 +117,7 @@ def test_bash():
         ask = Bash(session)
         knows_all(ask)
         knows_values(ask)
-        equal(ask("lien offload --on-use="), ["fail", "ignore", "restore", "wait"], "choices behind =")
+        equal(ask("lien offload --on-use="), ["ignore", "restore", "wait"], "choices behind =")
         equal(ask("lien offload --on-use=r"), ["restore"], "a choice behind =")
         equal(ask("lien ps --json=l"), ["line"], "--json=")
         equal(ask("lien --v"), ["--version"], "lien's own options")
@@ -165,7 +165,7 @@ def test_zsh():
             check("\t\t'%s:" % command in text, command)
             part = re.search(r"^\t%s\)\n(.*?)^\t\t;;$" % command, text, re.S | re.M)[1]
             equal(set(re.findall(r"(?:^\t\t\t|\{-\w,|)(--[\w-]+)(?=['}])", part, re.M)), options, "lien " + command)
-        for line, listed in {"lien offload --on-use ": "*fail*restore*wait*", "lien top --o": "*--once*",
+        for line, listed in {"lien offload --on-use ": "*ignore*restore*wait*", "lien top --o": "*--once*",
                              "lien t": "*timeline*top*"}.items():
             run(["zsh", "-f", "-c", ASK_ZSH, "zsh", session.folder, line, listed], 20, env(session))
 

@@ -25,7 +25,7 @@ from test_packages import made, session_with, version_here
 DEPLOY = os.path.join(ROOT, "tools", "deploy")
 UNIT = os.path.join(DEPLOY, "lien-agent.service")
 SOCKET = "/run/lien/agent.sock"
-CAPABILITIES = {"CAP_DAC_READ_SEARCH": 2, "CAP_KILL": 5, "CAP_SETPCAP": 8, "CAP_SYS_PTRACE": 19,
+CAPABILITIES = {"CAP_DAC_READ_SEARCH": 2, "CAP_SETPCAP": 8, "CAP_SYS_PTRACE": 19,
                 "CAP_SYS_ADMIN": 21, "CAP_SYS_RESOURCE": 24, "CAP_PERFMON": 38, "CAP_BPF": 39,
                 "CAP_CHECKPOINT_RESTORE": 40}
 # What only a node of that kind has.

@@ -162,19 +162,6 @@ def test_on_use_restore():
 
 
 @case()
-def test_on_use_fail():
-    with training() as (session, job):
-        session.ask("offload", "--retry", "20000", "--on-use", "fail")
-        wait_for("a rank was ended", lambda: any(
-            rank.popen.poll() == -signal.SIGABRT for rank in job.ranks))
-        pids = job.pids
-        job.end()
-        job.ranks = []
-        session.forgotten(*pids)
-        session.refused("offload", "--on-use", "panic", code=2, text="not one of wait, restore, fail")
-
-
-@case()
 def test_ends_while_away():
     """What ends a communicator has its memory restored; a process that just ends needs none."""
     with Session() as session:
@@ -340,7 +327,7 @@ def test_other_memory_is_registered_while_some_is_away():
             driver("access", at, 2 * MIB, 0, 3)
         driver("ibv-dereg", driver("ibv-reg", heap, 4096))  # opens the library, which is then probed
         session.ready(driver.pid)
-        for on_use in "wait", "fail":
+        for on_use in "wait", "restore":
             equal(session.ask("offload", "--owner", "all", "--on-use", on_use)["bytes"], 4 * MIB, "moved")
             driver("ibv-dereg", driver("ibv-reg", heap, 4096))
             equal(session.process(driver.pid)["state"], "offloaded", "state")

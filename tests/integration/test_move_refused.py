@@ -793,7 +793,7 @@ def test_names_that_nothing_has():
             for more in ([], ["--dry-run"]):
                 session.refused("offload", *options, *more, code=2, text="no GPU memory belongs to owner ncll; "
                                 "there is memory of %s .see `lien mem`" % owner)
-        session.refused("offload", "--on-use", "bogus", code=2, text="not one of wait, restore, fail")
+        session.refused("offload", "--on-use", "bogus", code=2, text="not one of wait, restore, ignore")
         session.refused("mem", "--by", "bogus", code=2, text="not one of owner, rank, comm, device, callsite, tag")
         session.refused("comms", "--group", "77", code=2, text="no communicator has the group 77; none is known")
         session.ask("offload", "--owner", owner)

@@ -19,7 +19,7 @@ from lien_test import (
     stays, wait_for)
 from users import ALICE, BOB, CAROL, Shared, impostor, with_memory
 
-KEPT = sum(1 << cap for cap in (2, 5, 19, 24, 38, 39, 40))  # agent/core/privileges.c
+KEPT = sum(1 << cap for cap in (2, 19, 24, 38, 39, 40))  # agent/core/privileges.c
 
 
 def mentions(value, pid):

@@ -540,10 +540,9 @@ int lien_cmd_offload(int argc, char **argv)
 			TIMEOUT_MS_MAX},
 		{"retry", LIEN_OPTION_NUMBER, &retry, "MS",
 			"try again for so long when the job does not come to rest", TIMEOUT_MS_MAX},
-		{"on-use", LIEN_OPTION_CHOICE, &on_use, "wait|restore|fail|ignore",
-			"when a thread needs offloaded memory: it waits (default), a restore "
-			"starts, or its process ends; ignore: threads run on, and none of them "
-			"may use it",
+		{"on-use", LIEN_OPTION_CHOICE, &on_use, "wait|restore|ignore",
+			"when a thread needs offloaded memory: it waits (default), or a restore "
+			"starts; ignore: threads run on, and none of them may use it",
 			0},
 		{"dry-run", LIEN_OPTION_FLAG, &dry_run, NULL, "only show what would be done", 0},
 		{"strict", LIEN_OPTION_FLAG, &strict, NULL,

@@ -175,8 +175,8 @@ static void print_libraries(const json_t *status)
 
 static void print_held(const json_t *held)
 {
-	static const char *const until[] = {"wait", "until a restore", "restore",
-		"and a restore is begun for it", "fail", "and its process is to be ended", NULL};
+	static const char *const until[] = {
+		"wait", "until a restore", "restore", "and a restore is begun for it", NULL};
 	const char *on_use;
 	const json_t *thread;
 	unsigned j;

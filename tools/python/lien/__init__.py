@@ -78,8 +78,7 @@ def offload(owner: Optional[str] = None, pids: Optional[Iterable[int]] = None,
         multicast: also move memory that is bound to multicast objects (NVLS).
         verify: keep checksums, which the restore compares.
         on_use: what becomes of a thread that needs the memory: ``"wait"`` for a restore, ``"restore"`` (starts
-            one), ``"fail"`` (its process is aborted), or ``"ignore"`` (it runs on: the caller promises that nothing
-            uses the memory).
+            one), or ``"ignore"`` (it runs on: the caller promises that nothing uses the memory).
         host_limit: refuse if the host memory of all processes were then more than this, in bytes.
         dry_run: only say what would be moved.
 
