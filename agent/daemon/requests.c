@@ -478,13 +478,12 @@ static void request_restore(struct lien_client *client, json_t *request)
 {
 	static struct transfer transfer;
 	struct lien_restore_how how = {0};
-	bool nothing = false, none, ignore;
+	bool nothing = false, none;
 	char error[512];
 	int err;
 
 	memset(&transfer, 0, sizeof(transfer));
 	if (!read_transfer(client, request, &transfer) ||
-		!read_flag(client, request, "ignore_damage", &ignore) ||
 		!read_flag(client, request, "lazy", &how.lazy) ||
 		!lien_own_made(client, request, &none))
 		return;
@@ -498,7 +497,6 @@ static void request_restore(struct lien_client *client, json_t *request)
 		!lien_together_read(client, request) || lien_together_join(client, request) ||
 		postpone(client, request) || !lien_coordinate_begin(client, request, true))
 		return;
-	how.flags = ignore ? LIEN_WIRE_UNVERIFIED : 0;
 	how.timeout_ms = transfer.timeout_ms;
 	client->waiting = true;
 	lien_together_begin(client, request);
@@ -656,8 +654,7 @@ static const char *how_it_stands(const struct lien_transaction_result *result, b
 	if (result->lost)
 		return "; `lien restore` again for the rest, once that is mended";
 	if (result->error == -EBADMSG && !offload)
-		return "; `lien restore` again tries again, `lien restore --ignore-damage` puts "
-		       "back what is there";
+		return "; `lien restore` compares again; if it still differs, end the process";
 	if (!offload)
 		return "; nothing is lost: `lien restore` again once that is mended";
 	if (result->rolled_back)
@@ -741,8 +738,8 @@ static const struct request {
 			"comms_made", "free_bytes", "tags", "together", "wait", "coordinate"}},
 	{"cancel", request_cancel, LITTLE, {NULL}},
 	{"restore", request_restore, LITTLE,
-		{"pids", "timeout_ms", "ignore_damage", "lazy", "comms", "comms_made", "tags",
-			"together", "wait", "coordinate"}},
+		{"pids", "timeout_ms", "lazy", "comms", "comms_made", "tags", "together", "wait",
+			"coordinate"}},
 	{"coordinate", lien_coordinate_request, LITTLE,
 		{"id", "word", "round", "version", "others"}},
 	{"comm", lien_own_request, GRAPH, {"address"}},

@@ -28,7 +28,7 @@
 	X(GPU_MEMORY, "gpu-memory", "free memory on that GPU, then restore again") \
 	X(PROCESS_GONE, "process-gone", NULL) \
 	X(NO_ANSWER, "no-answer", "let the process go on if it is stopped, then try again") \
-	X(DAMAGED, "damaged", "restore with ignore_damage to put back what is there") \
+	X(DAMAGED, "damaged", "restore again; if it still differs, end the process") \
 	X(LOST, "lost", "end the processes that used what is lost")
 /* clang-format on */
 

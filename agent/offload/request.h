@@ -20,7 +20,6 @@ struct lien_offload_how {
 };
 
 struct lien_restore_how {
-	uint32_t flags; /* as for lien_transaction_set_flags() */
 	unsigned timeout_ms;
 	bool lazy; /* as for lien_transaction_divide() */
 };

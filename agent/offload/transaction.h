@@ -328,8 +328,7 @@ int lien_transaction_release(struct lien_transaction **out, const uint32_t *pids
 /* Asks these processes what ops->adopt returns. */
 int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, unsigned pids_count,
 	unsigned timeout_ms, const struct lien_transaction_ops *ops);
-/* Call this before the start: an offload takes LIEN_WIRE_VERIFY and LIEN_WIRE_ALL, a restore
- * LIEN_WIRE_UNVERIFIED. */
+/* Call this before the start of an offload: LIEN_WIRE_VERIFY and LIEN_WIRE_ALL. */
 void lien_transaction_set_flags(struct lien_transaction *transaction, uint32_t flags);
 /* Call this before the start of a restore: this process is stopped, and stays offloaded with that
  * many others. If nothing else fails, the result says so, and what lets it go on. */

@@ -493,7 +493,7 @@ static void import_batch(struct lien_transaction *t, unsigned index)
 static void finish(struct lien_transaction *t, unsigned index)
 {
 	struct participant *participant = &t->participants[index];
-	uint32_t flags = (t->flags & LIEN_WIRE_UNVERIFIED) | chosen(t);
+	uint32_t flags = chosen(t);
 	struct lien_wire_share lost[LIEN_WIRE_LOST_MAX];
 	unsigned n = 0, i;
 
@@ -623,9 +623,8 @@ static void next_order(struct lien_transaction *t, unsigned index)
 
 	if (!participant->created) {
 		participant->rooms_count = 0; /* it will report the new state then */
-		lien_transaction_order(t, index, LIEN_PHASE_CREATE,
-			LIEN_WIRE_ROOM | chosen(t) | (t->flags & LIEN_WIRE_UNVERIFIED), NULL, 0,
-			NULL, 0);
+		lien_transaction_order(
+			t, index, LIEN_PHASE_CREATE, LIEN_WIRE_ROOM | chosen(t), NULL, 0, NULL, 0);
 	} else if (!participant->exported && may_export(t, index))
 		export(t, index);
 	else if (participant->shares_count)
@@ -633,9 +632,8 @@ static void next_order(struct lien_transaction *t, unsigned index)
 	else if (!participant->exported)
 		return; /* when others have taken theirs */
 	else if (t->finishing && !participant->filled)
-		lien_transaction_order(t, index, LIEN_PHASE_FINISH,
-			LIEN_WIRE_FILLED | chosen(t) | (t->flags & LIEN_WIRE_UNVERIFIED), NULL, 0,
-			NULL, 0);
+		lien_transaction_order(t, index, LIEN_PHASE_FINISH, LIEN_WIRE_FILLED | chosen(t),
+			NULL, 0, NULL, 0);
 	else if (t->finishing)
 		finish_or_wait(t, index);
 }

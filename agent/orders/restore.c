@@ -230,7 +230,6 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 		return err;
 	if (!lien_node_now(agent) || !lien_node_now(agent)->count)
 		lien_node_refresh(agent); /* an error may have to name a GPU */
-	lien_transaction_set_flags(agent->transaction, how->flags);
 	if (how->lazy)
 		lien_transaction_divide(agent->transaction);
 	agent->t_transaction = lien_now_ns();

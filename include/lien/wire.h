@@ -110,8 +110,6 @@ enum lien_wire_gate {
 /* SAVE: keep a checksum of the data that arrived in the arena. CREATE and FINISH compare with
  * it. */
 #define LIEN_WIRE_VERIFY 0x10
-/* CREATE, FINISH: do not compare. */
-#define LIEN_WIRE_UNVERIFIED 0x20
 /* LIST, CREATE: also report free memory. In a reply to these: the body is lien_wire_room[]. */
 #define LIEN_WIRE_ROOM 0x40
 /* STAGE: memory that is not NCCL's is being moved or is away, so calls that pass handles are held,

@@ -43,7 +43,7 @@ ITEM = int(re.search(r"sizeof\(struct lien_wire_item\) == (\d+)", (ROOT / "inclu
 SEEN = set()  # types of orders that a seed has
 FIRST, LAST = 1, 2
 OWNED, IMPORTED, SHARED, WORTHLESS = 1, 2, 4, 8
-KEEP, VERIFY, UNVERIFIED, ROOM, CHOSEN = 8, 0x10, 0x20, 0x40, 0x400
+KEEP, VERIFY, ROOM, CHOSEN = 8, 0x10, 0x40, 0x400
 GATES = enumerators("lien_wire_gate", "LIEN_WIRE_GATE_")
 OPEN, SHUT, PASS, ALIVE = (GATES[name] for name in ("OPEN", "SHUT", "PASS", "ALIVE"))
 ADOPT_COUNT, ADOPT_OWN, ADOPT_LOOK = 1, 2, 4
@@ -60,7 +60,7 @@ def client():
         '{"op":"offload","on_use":"restore"}\n{"op":"status"}', '{"op":"offload","on_use":"wait","owner":"all"}',
         '{"op":"offload","tags":["kv_cache","w"],"discard":["tag:kv_cache"],"on_use":"ignore"}',
         '{"op":"restore","tags":["kv_cache"],"comms":["0x5580"]}\n{"op":"mem","by":"tag"}', '{"op":"offload","tags":[""],"discard":["tag:"]}',
-        '{"op":"offload","on_use":"panic"}', '{"op":"offload","discard":["1:0x1","all"],"pids":[1]}', '{"op":"attach"}', '{"op":"attach","pids":[1,2,9]}', '{"op":"detach"}', '{"op":"detach","pids":[1,2]}', '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","ignore_damage":true}', '{"op":"restore","lazy":true}',
+        '{"op":"offload","on_use":"panic"}', '{"op":"offload","discard":["1:0x1","all"],"pids":[1]}', '{"op":"attach"}', '{"op":"attach","pids":[1,2,9]}', '{"op":"detach"}', '{"op":"detach","pids":[1,2]}', '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","lazy":true}',
         '{"op":"restore","comms":["0x5580"],"together":3}', '{"op":"comm","address":"0x5580"}',
         '{"op":"offload","comms_made":[[0,9]],"together":1,"wait":true}', '{"op":"restore","comms_made":[[5,5]]}',
         '{"op":"offload","owner":"all","coordinate":{"id":"a1","lease_ms":100}}',
@@ -135,8 +135,8 @@ def orders():
                b"".join(away[:4]) + order(SAVE, flags=VERIFY) + b"".join(away[5:]) + order(RELEASE) + b"".join(back) +
                order(RELEASE))
         yield (fail + order(STAGE, moved + item(4, VA + 4 * STEP, OWNED | WORTHLESS), FIRST | LAST) +
-               order(SAVE, flags=VERIFY) + order(UNMAP) + order(DROP) + order(CREATE, flags=UNVERIFIED) +
-               order(FINISH, flags=UNVERIFIED | LAST))
+               order(SAVE, flags=VERIFY) + order(UNMAP) + order(DROP) + order(CREATE) +
+               order(FINISH, flags=LAST))
     gate = [order(GATE, arg=SHUT), order(GATE, struct.pack("<III", 1, 2, 1), arg=PASS)]
     yield bytes(16) + b"".join(away[:2] + gate + away[2:]) + order(GATE, arg=OPEN) + order(
         LIST, flags=ROOM) + order(CREATE, flags=ROOM) + b"".join(back[2:4]) + order(

@@ -353,9 +353,6 @@ static void test_verify_host(void **state)
 	assert_int_equal(lien_verify_host(&control, &item[0]), 0);
 	assert_int_equal(lien_verify_host(&control, &item[1]), 0);
 	expect_damage(lien_verify_host(&control, &item[2]), 2, "host memory was changed");
-	control.flags = LIEN_WIRE_UNVERIFIED;
-	assert_int_equal(lien_verify_host(&control, &item[2]), 0);
-	control.flags = 0;
 	item[2].checked = 0; /* saved without --verify */
 	assert_int_equal(lien_verify_host(&control, &item[2]), 0);
 	munmap(device_memory, ITEMS * BYTES);
@@ -375,11 +372,6 @@ static void test_verify_device(void **state)
 	assert_int_equal(item[0].state, LIEN_ITEM_AWAY);
 	device_memory[0] ^= 1;
 	device_memory[BYTES + 12345] ^= 1;
-	control.flags = LIEN_WIRE_UNVERIFIED;
-	all_in(LIEN_ITEM_FILLING);
-	assert_int_equal(lien_verify_device(&control), 0);
-	assert_int_equal(item[1].state, LIEN_ITEM_BACK);
-	control.flags = 0;
 	all_in(LIEN_ITEM_FILLING);
 	expect_damage(lien_verify_device(&control), 1, "not restored as it was saved");
 	assert_int_equal(item[0].state, LIEN_ITEM_BACK);

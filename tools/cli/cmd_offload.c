@@ -611,7 +611,7 @@ int lien_cmd_restore(int argc, char **argv)
 	static struct lien_names comms, tags;
 	static struct lien_nodes_options nodes;
 	const char *socket = NULL;
-	bool json = false, ignore_damage = false, lazy = false;
+	bool json = false, lazy = false;
 	unsigned long timeout = 0;
 	const struct lien_option options[] = {{"pid", LIEN_OPTION_PIDS, &pids, "[NODE:]PID",
 						      "only this process; may be repeated", 0},
@@ -626,8 +626,6 @@ int lien_cmd_restore(int argc, char **argv)
 		{"timeout", LIEN_OPTION_NUMBER, &timeout, "MS",
 			"accepted as for `lien offload`; the steps have limits of their own",
 			TIMEOUT_MS_MAX},
-		{"ignore-damage", LIEN_OPTION_FLAG, &ignore_damage, NULL,
-			"put back what is there, also where --verify finds a difference", 0},
 		LIEN_NODES_OPTIONS(&nodes), LIEN_NODES_MOVE_OPTIONS(&nodes),
 		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
 	json_t *request;
@@ -645,8 +643,6 @@ int lien_cmd_restore(int argc, char **argv)
 	}
 	if (lazy)
 		json_object_set_new(request, "lazy", json_true());
-	if (ignore_damage)
-		json_object_set_new(request, "ignore_damage", json_true());
 	if (lien_nodes_wanted(&nodes))
 		return carry_out_on_nodes(&words_restore, request, &nodes, &pids, socket, json);
 	if (!check_no_nodes(&words_restore, &pids)) {

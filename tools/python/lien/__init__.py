@@ -105,7 +105,7 @@ def offload(owner: Optional[str] = None, pids: Optional[Iterable[int]] = None,
 
 def restore(pids: Optional[Iterable[int]] = None, timeout: float = 10.0, wait: bool = True, *,
             comms: Optional[Iterable[str]] = None, tags: Optional[Iterable[str]] = None,
-            together: _wire.Together = True, ignore_damage: bool = False, lazy: bool = False,
+            together: _wire.Together = True, lazy: bool = False,
             socket: Optional[str] = None) -> Result:
     """Puts back what was offloaded: same addresses, same bytes, same access.
 
@@ -115,7 +115,6 @@ def restore(pids: Optional[Iterable[int]] = None, timeout: float = 10.0, wait: b
         tags: only memory that has one of these; with ``comms``, only what NCCL needs for these groups and that has one
             of these tags.
         timeout, wait, together: as in :func:`offload`.
-        ignore_damage: put back what is there, without comparing checksums.
         lazy: communicator by communicator: each can be used when its memory is back in all ranks, before the rest is;
             those for which threads wait come first. Not together with ``tags``.
 
@@ -127,7 +126,7 @@ def restore(pids: Optional[Iterable[int]] = None, timeout: float = 10.0, wait: b
     ('done', True)
     """
     return _answers.result(_connection.move(
-        socket, _wire.restore(pids, timeout, wait, together, ignore_damage, comms, tags, lazy)))
+        socket, _wire.restore(pids, timeout, wait, together, comms, tags, lazy)))
 
 
 @contextlib.contextmanager

@@ -59,9 +59,8 @@ class Nodes:
 
     @staticmethod
     def _restore_args(pids: Optional[Pids], timeout: float, comms: Optional[Iterable[str]],
-                      tags: Optional[Iterable[str]], ignore_damage: bool) -> List[str]:
-        return _named(pids) + _options(
-            comm=comms, tag=tags, timeout=_wire.milliseconds(timeout), ignore_damage=ignore_damage)
+                      tags: Optional[Iterable[str]]) -> List[str]:
+        return _named(pids) + _options(comm=comms, tag=tags, timeout=_wire.milliseconds(timeout))
 
     def _argv(self, command: str, args: List[str]) -> List[str]:
         moves = self._moves if command in ("offload", "restore") else []
@@ -125,9 +124,9 @@ class Cluster(Nodes):
             multicast=multicast, verify=verify, on_use=on_use, host_limit=host_limit, dry_run=dry_run)))
 
     def restore(self, pids: Optional[Pids] = None, timeout: float = 10.0, *, comms: Optional[Iterable[str]] = None,
-                tags: Optional[Iterable[str]] = None, ignore_damage: bool = False) -> ClusterResult:
+                tags: Optional[Iterable[str]] = None) -> ClusterResult:
         """As :func:`lien.restore`, on all nodes at once."""
-        return answer_of_move(self._run("restore", self._restore_args(pids, timeout, comms, tags, ignore_damage)))
+        return answer_of_move(self._run("restore", self._restore_args(pids, timeout, comms, tags)))
 
     @contextlib.contextmanager
     def offloaded(self, *args: Any, **more: Any) -> Iterator[ClusterResult]:

@@ -103,12 +103,11 @@ def offload(owner: Optional[str], pids: Optional[Iterable[int]], gpus: Optional[
 
 
 def restore(pids: Optional[Iterable[int]], timeout: float, wait: bool, together: Together,
-            ignore_damage: bool, comms: Optional[Iterable[str]], tags: Optional[Iterable[str]],
-            lazy: bool) -> Request:
+            comms: Optional[Iterable[str]], tags: Optional[Iterable[str]], lazy: bool) -> Request:
     return _without_none({
         "op": "restore", "pids": _pids(pids), "comms": None if comms is None else sorted(set(comms)),
         "tags": _tags(tags), "timeout_ms": milliseconds(timeout), "wait": wait,
-        "together": together, "ignore_damage": ignore_damage or None, "lazy": lazy or None})
+        "together": together, "lazy": lazy or None})
 
 
 def memory(by: Optional[str], pid: Optional[int]) -> Request:

@@ -118,7 +118,7 @@ async def offload(owner: Optional[str] = None, pids: Optional[Iterable[int]] = N
 
 async def restore(pids: Optional[Iterable[int]] = None, timeout: float = 10.0, wait: bool = True, *,
                   comms: Optional[Iterable[str]] = None, tags: Optional[Iterable[str]] = None,
-                  together: _wire.Together = True, ignore_damage: bool = False, lazy: bool = False,
+                  together: _wire.Together = True, lazy: bool = False,
                   socket: Optional[str] = None) -> Result:
     """As :func:`lien.restore`.
 
@@ -126,7 +126,7 @@ async def restore(pids: Optional[Iterable[int]] = None, timeout: float = 10.0, w
     'nothing to do'
     """
     return _answers.result(await _move(
-        socket, _wire.restore(pids, timeout, wait, together, ignore_damage, comms, tags, lazy)))
+        socket, _wire.restore(pids, timeout, wait, together, comms, tags, lazy)))
 
 
 @contextlib.asynccontextmanager
@@ -236,11 +236,11 @@ class Cluster(_cluster.Nodes):
             multicast=multicast, verify=verify, on_use=on_use, host_limit=host_limit, dry_run=dry_run)))
 
     async def restore(self, pids: Optional[Pids] = None, timeout: float = 10.0, *,
-                      comms: Optional[Iterable[str]] = None, tags: Optional[Iterable[str]] = None,
-                      ignore_damage: bool = False) -> ClusterResult:
+                      comms: Optional[Iterable[str]] = None,
+                      tags: Optional[Iterable[str]] = None) -> ClusterResult:
         """As :meth:`lien.Cluster.restore`."""
         return _cluster.answer_of_move(await self._run(
-            "restore", self._restore_args(pids, timeout, comms, tags, ignore_damage)))
+            "restore", self._restore_args(pids, timeout, comms, tags)))
 
     @contextlib.asynccontextmanager
     async def offloaded(self, *args: Any, **more: Any) -> AsyncIterator[ClusterResult]:
