@@ -274,4 +274,22 @@ enum lien_call {
 #define LIEN_CALL_BEGINS_CAPTURE(call)                                                             \
 	((call) >= LIEN_CALL_CU_CAPTURE_BEGIN && (call) <= LIEN_CALL_CU_CAPTURE_TO_GRAPH_PTSZ)
 
+/* These go by ranges of numbers, so that they are cheap in the kernel: each row must agree. */
+#define LIEN_CALL_CHECK(name, number, lib, symbol, flags, kind)                                    \
+	_Static_assert(                                                                            \
+		(number) >= 16 && (number) < LIEN_CALL_MAX && ((number) < 176 || (number) > 191),  \
+		"number of " symbol);                                                              \
+	_Static_assert(                                                                            \
+		LIEN_CALL_IS_NCCL(number) == (LIEN_LIB_##lib == LIEN_LIB_NCCL) &&                  \
+			LIEN_CALL_IS_TRAFFIC(number) ==                                            \
+				(LIEN_LIB_##lib == LIEN_LIB_NCCL && (flags) == LIEN_CALL_QUICK) && \
+			LIEN_CALL_MAKES_COMM(number) ==                                            \
+				(LIEN_KIND_##kind == LIEN_KIND_comm_init) &&                       \
+			LIEN_CALL_BEGINS_CAPTURE(number) ==                                        \
+				(LIEN_KIND_##kind == LIEN_KIND_capture_begin),                     \
+		"range of " symbol);
+LIEN_CALLS(LIEN_CALL_CHECK)
+LIEN_GATE_CALLS(LIEN_CALL_CHECK)
+#undef LIEN_CALL_CHECK
+
 #endif
