@@ -113,8 +113,7 @@ static inline void expect(size_t process, ...)
 	va_start(args, process);
 	for (i = 0; (call = va_arg(args, int)); i++) {
 		assert_in_range(i, 0, p->count - 1);
-		assert_string_equal(
-			lien_replay_call_name(p->ops[i].event.type), lien_replay_call_name(call));
+		assert_string_equal(lien_call_name(p->ops[i].event.type), lien_call_name(call));
 	}
 	va_end(args);
 	assert_int_equal(i, p->count);

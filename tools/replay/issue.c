@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/graph/event_check.h"
 #include "tools/replay/worker.h"
 
 #define CALL(w, op, name, ...) LIEN_REPLAY_CALL(w, (op)->flags, name, __VA_ARGS__)
@@ -12,7 +13,7 @@ static int judge(struct lien_replay_worker *w, const struct lien_replay_op *op, 
 {
 	if (result == CUDA_SUCCESS)
 		return 0;
-	return lien_replay_wrong(w, "%s (record %u): %s", lien_replay_call_name(op->event.type),
+	return lien_replay_wrong(w, "%s (record %u): %s", lien_call_name(op->event.type),
 		op->record, lien_replay_error_name(result));
 }
 
@@ -20,7 +21,7 @@ static int judge(struct lien_replay_worker *w, const struct lien_replay_op *op, 
 static int lost_track(struct lien_replay_worker *w, const struct lien_replay_op *op)
 {
 	return lien_replay_wrong(w, "%s (record %u): the script names what is not there",
-		lien_replay_call_name(op->event.type), op->record);
+		lien_call_name(op->event.type), op->record);
 }
 
 static struct lien_replay_name *handle_name(struct lien_replay_worker *w, uint64_t recorded)

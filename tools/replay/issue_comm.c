@@ -3,12 +3,13 @@
 #include <errno.h>
 #include <string.h>
 
+#include "agent/graph/event_check.h"
 #include "tools/replay/worker.h"
 
 static int judge(struct lien_replay_worker *w, const struct lien_replay_op *op, int result)
 {
 	return result ? lien_replay_wrong(w, "%s (record %u): stand-in libnccl: ncclResult_t %d",
-				lien_replay_call_name(op->event.type), op->record, result)
+				lien_call_name(op->event.type), op->record, result)
 		      : 0;
 }
 

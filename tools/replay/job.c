@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/graph/event_check.h"
 #include "tools/replay/job.h"
 #include "tools/text/complain.h"
 #include "tools/text/output.h"
@@ -40,7 +41,7 @@ static const char *current_call(const struct lien_job_worker *worker, uint64_t *
 	*calls = worker->image ? atomic_load(&worker->image->calls) : 0;
 	if (*calls >= worker->process->count)
 		return "after its last call";
-	return lien_replay_call_name(worker->process->ops[*calls].event.type);
+	return lien_call_name(worker->process->ops[*calls].event.type);
 }
 
 static void forget(struct lien_job_worker *worker)

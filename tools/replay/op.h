@@ -35,7 +35,4 @@ struct lien_replay_allocation {
 	uint32_t zero;
 };
 
-/* "cuMemCreate" for LIEN_CALL_CU_MEM_CREATE. */
-const char *lien_replay_call_name(unsigned int call);
-
 #endif
