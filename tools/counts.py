@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """How large lien is and how it hangs together; run it in the repository's root, after `make`.
 
-Per top-level folder of the product, of its .c and .h files: all lines, and those of code (neither comment
-nor blank); functions, those that are not static (also per 1,000 lines), and those longer than 60 lines; files
-longer than 400. A function ends at a `}` in the first column, as clang-format has it; those that macros make
-are not counted.
+Per top-level folder of the product, for all but tools, and for all, of the .c and .h files: all lines, and
+those of code (neither comment nor blank); functions, those that are not static (also per 1,000 lines), and
+those longer than 60 lines; files longer than 400. A function ends at a `}` in the first column, as clang-format
+has it; those that macros make are not counted.
 
 Then the circles: sets of files that all reach each other by references to functions of other files, as `nm`
 sees them in the objects. BPF programs have none, because they are one object. Last, how often files other
@@ -95,14 +95,13 @@ def circles(edges: Dict[str, Set[str]]) -> List[List[str]]:
 
 
 def main():
-    print("%-8s %7s %7s %9s %10s %9s %10s %10s" % (
+    print("%-9s %7s %7s %9s %10s %9s %10s %10s" % (
         "", "lines", "code", "functions", "not static", "per 1,000", "> 60 lines", "files > 400"))
-    total = [0] * 6
-    for top in TOPS + ["all"]:
-        counts = total if top == "all" else count(top)
-        total = total if top == "all" else [sum(pair) for pair in zip(total, counts)]
-        lines, code, made, open_, long, large = counts
-        print("%-8s %7d %7d %9d %10d %9.1f %10d %11d" % (
+    counts = {top: count(top) for top in TOPS}
+    counts["but tools"] = [sum(column) for column in zip(*(counts[top] for top in TOPS[:-1]))]
+    counts["all"] = [sum(pair) for pair in zip(counts["but tools"], counts["tools"])]
+    for top, (lines, code, made, open_, long, large) in counts.items():
+        print("%-9s %7d %7d %9d %10d %9.1f %10d %11d" % (
             top, lines, code, made, open_, 1000 * open_ / lines, long, large))
 
     print("\ncircles of calls between files (one line each: files, by folder)")

@@ -60,9 +60,9 @@ bool lien_probes_comm_away(const struct lien_probes *probes, uint32_t pid, uint6
 void lien_probes_gate_nccl_alone(struct lien_probes *probes, uint32_t pid);
 /*
  * While gates are shut, lets in so many further calls without asking: the collectives of a process
- * on a communicator (.peer LIEN_PROBE_COLLECTIVES), its sends to or receives from a rank, or all calls in which ranks do
- * not meet (LIEN_PROBE_OTHERS).
- * Returns 0, or -errno: each of them is held, and can be let in.
+ * on a communicator (.peer LIEN_PROBE_COLLECTIVES), its sends to or receives from a rank, or all
+ * calls in which ranks do not meet (LIEN_PROBE_OTHERS). Returns 0, or -errno: each of them is held,
+ * and can be let in.
  */
 int lien_probes_allow(struct lien_probes *probes, const struct lien_probe_pair *key, uint64_t more);
 /* Takes back all that has not been used, of all processes. Returns 0, or -errno: some may be left.
