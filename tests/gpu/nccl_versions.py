@@ -113,8 +113,12 @@ class Job:
     def go_on(self) -> None:
         """Until each rank has begun and ended some more steps."""
         until = [rank.steps + STEPS + 1 for rank in self.ranks]
-        self.wait(f"{STEPS} more steps", lambda: all(
-            rank.steps >= steps for rank, steps in zip(self.ranks, until)), STEPS_S)
+
+        def there():
+            if any(rank.done for rank in self.ranks):
+                raise Failure("the job has ended, and nobody asked it to: does its broadcast work?")
+            return all(rank.steps >= steps for rank, steps in zip(self.ranks, until))
+        self.wait(f"{STEPS} more steps", there, STEPS_S)
 
     def finish(self) -> int:
         """The bytes that were checked in all ranks."""
