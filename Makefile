@@ -88,7 +88,7 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 
 # --- lien ----------------------------------------------------------------------------------------
 # The agent's pure part: no BPF, no CUDA, no root. Unit tests link it alone.
-PURE_DIRS := $(addprefix agent/, graph journal nodes offload ras reread targets views)
+PURE_DIRS := $(addprefix agent/, graph journal nodes plan ras reread targets transaction views)
 PURE_SRCS := $(sort $(wildcard $(PURE_DIRS:%=%/*.c)))
 WITHOUT_JOIN := agent/join/without.c
 LIEN_SRCS := $(sort $(PURE_SRCS) $(filter-out $(WITHOUT_JOIN), $(wildcard agent/*/*.c loader/*.c loader/*/*.c \

@@ -12,7 +12,7 @@
 #include "agent/daemon/clean.h"
 #include "agent/daemon/run.h"
 #include "agent/journal/recording.h"
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 #include "loader/probes/probes.h"
 
 #define PIDS_SHOWN 8

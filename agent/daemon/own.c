@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "agent/daemon/select.h"
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 
 #define PERIODS_MAX 64
 

@@ -15,7 +15,7 @@
 #include "agent/processes/watch.h"
 #include "agent/daemon/clean.h"
 #include "agent/processes/contexts.h"
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 #include "agent/server/server.h"
 #include "agent/processes/sites.h"
 #include "agent/nodes/outcomes.h"

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "agent/offload/host.h"
+#include "agent/plan/host.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/orders/prepare.h"

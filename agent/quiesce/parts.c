@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/offload/transaction.h"
+#include "agent/transaction/transaction.h"
 #include "agent/quiesce/by_comm.h"
 #include "loader/probes/gate.h"
 

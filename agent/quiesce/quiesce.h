@@ -7,7 +7,7 @@
 #ifndef LIEN_QUIESCE_H
 #define LIEN_QUIESCE_H
 
-#include "agent/offload/transaction.h"
+#include "agent/transaction/transaction.h"
 
 /* For not_now. */
 const char *lien_quiesce_not_now(void *agent, uint32_t pid);

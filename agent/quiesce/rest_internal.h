@@ -18,7 +18,7 @@
 
 #include "agent/core/agent.h"
 #include "agent/nodes/compare.h"
-#include "agent/offload/transaction.h"
+#include "agent/transaction/transaction.h"
 #include "agent/quiesce/since.h"
 #include "agent/targets/targets.h"
 #include "loader/probes/gate.h"

@@ -11,12 +11,12 @@
 
 #include "agent/graph/devices.h"
 #include "agent/graph/graph.h"
-#include "agent/offload/plan.h"
-#include "agent/offload/totals.h"
+#include "agent/plan/plan.h"
+#include "agent/transaction/totals.h"
 #include "agent/ras/report.h"
-#include "agent/offload/transaction.h"
+#include "agent/transaction/transaction.h"
 #include "agent/graph/viewer.h"
-#include "agent/offload/shortfall.h"
+#include "agent/transaction/shortfall.h"
 
 /* Exports that are open files of some process now, or on their way (pid 0); empty if that cannot be
  * read. */

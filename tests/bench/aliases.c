@@ -11,7 +11,7 @@
 
 #include "agent/views/findings.h"
 #include "agent/graph/graph.h"
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 #include "agent/views/views.h"
 #include <lien/cuda_abi.h>
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "agent/graph/graph.h"
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 #include "agent/views/views.h"
 #include <lien/cuda_abi.h>
 

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "agent/offload/transaction.h"
+#include "agent/transaction/transaction.h"
 
 #define FAKES	 4
 #define MEMORIES 400

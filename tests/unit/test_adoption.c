@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What is asked of processes that ran before the agent, and what the answers do to the graph. */
 #include "agent/reread/adoption.h"
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 #include "canonical.h"
 
 #define OWNER	 1

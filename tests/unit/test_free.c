@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* agent/offload/free.c: which allocations make so many bytes free. */
+/* agent/plan/free.c: which allocations make so many bytes free. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "agent/offload/free.h"
+#include "agent/plan/free.h"
 
 #define ITEMS 14
 

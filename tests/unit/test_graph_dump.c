@@ -6,7 +6,7 @@
 #include "canonical.h"
 
 #include "agent/graph/viewer.h"
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 #include "agent/views/views.h"
 
 static struct lien_graph *copy;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "agent/offload/host.h"
+#include "agent/plan/host.h"
 
 #define MIB	(1ull << 20)
 #define NO_SUCH "/nowhere"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Whose memory from before the agent seems to be, and what an offload makes of it. */
 #include "agent/graph/devices.h"
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 #include "see.h"
 
 #define OWNER	 1

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "events.h"
 
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 
 static struct lien_plan plan;
 static char error[256];

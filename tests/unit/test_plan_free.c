@@ -2,7 +2,7 @@
 /* An offload that is to free a number of bytes: what the plan takes of which GPU. */
 #include "events.h"
 
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 
 static struct lien_plan plan;
 static char error[512];

@@ -4,7 +4,7 @@
  * repair nothing differs. LIEN_SEED repeats a run, LIEN_SEQUENCES sets how many random jobs.
  */
 
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 #include "agent/reread/reread.h"
 #include "events.h"
 #include "tests/unit/seeds.h"

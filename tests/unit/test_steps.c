@@ -10,8 +10,8 @@
 
 #include "agent/reread/adoption.h"
 #include "agent/views/findings.h"
-#include "agent/offload/plan.h"
-#include "agent/offload/transaction.h"
+#include "agent/plan/plan.h"
+#include "agent/transaction/transaction.h"
 #include "agent/reread/reread.h"
 #include "agent/targets/targets.h"
 #include "agent/views/views.h"

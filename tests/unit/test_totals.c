@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "agent/offload/totals.h"
-#include "agent/offload/transaction_internal.h"
+#include "agent/transaction/totals.h"
+#include "agent/transaction/transaction_internal.h"
 
 static struct lien_transaction_process processes[2];
 

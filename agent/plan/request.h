@@ -3,7 +3,7 @@
 #ifndef LIEN_OFFLOAD_REQUEST_H
 #define LIEN_OFFLOAD_REQUEST_H
 
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 
 /* The fate of a thread that needs memory that is away. */
 enum lien_on_use {

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 
 /* The memory that a process needs in addition to what it has. */
 struct lien_host_need {

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "agent/graph/bytes.h"
-#include "agent/offload/free.h"
-#include "agent/offload/plan_internal.h"
+#include "agent/plan/free.h"
+#include "agent/plan/plan_internal.h"
 
 struct gpu_key {
 	const struct lien_uuid *uuid; /* NULL: not known, */

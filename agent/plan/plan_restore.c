@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/offload/plan_internal.h"
+#include "agent/plan/plan_internal.h"
 
 struct restorers {
 	uint32_t *all; /* owned by the caller */

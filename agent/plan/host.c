@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/offload/host.h"
+#include "agent/plan/host.h"
 
 #include <errno.h>
 #include <limits.h>

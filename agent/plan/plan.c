@@ -11,7 +11,7 @@
 #include "agent/graph/bytes.h"
 #include "agent/graph/known.h"
 #include "agent/graph/pids.h"
-#include "agent/offload/plan_internal.h"
+#include "agent/plan/plan_internal.h"
 
 #define BOUND_STEPS 1000000 /* some 10 ms, on bindings to multicast objects */
 

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/offload/transaction_internal.h"
+#include "agent/transaction/transaction_internal.h"
 
 /* A control library that hears nothing for a while drops what it has saved and lets its threads go
  * (control/driver/gate.h). */

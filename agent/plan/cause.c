@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/offload/cause.h"
+#include "agent/plan/cause.h"
 
 #include <errno.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/offload/transaction_internal.h"
+#include "agent/transaction/transaction_internal.h"
 
 #define CHUNK                                                                                      \
 	((LIEN_WIRE_MESSAGE_MAX - sizeof(struct lien_wire_header)) / sizeof(struct lien_wire_adopt))

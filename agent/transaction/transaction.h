@@ -30,7 +30,7 @@
 #include <lien/wire.h>
 #include "agent/nodes/part.h"
 #include "agent/reread/adoption.h"
-#include "agent/offload/plan.h"
+#include "agent/plan/plan.h"
 
 struct lien_transaction;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Decides which memory can be moved, and which processes take orders. */
 #include <lien/cuda_abi.h>
-#include "agent/offload/plan_internal.h"
+#include "agent/plan/plan_internal.h"
 
 static bool has_own_context(const struct lien_process *process)
 {

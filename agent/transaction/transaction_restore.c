@@ -6,7 +6,7 @@
 
 #include <lien/cuda_abi.h>
 
-#include "agent/offload/transaction_internal.h"
+#include "agent/transaction/transaction_internal.h"
 #include "agent/graph/pids.h"
 
 static bool may_share(const struct lien_transaction *t, unsigned i, unsigned j)

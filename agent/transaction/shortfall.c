@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/offload/shortfall.h"
+#include "agent/transaction/shortfall.h"
 
 /* The driver takes up to so much for itself meanwhile, in each process (seen, 580.159). */
 #define OWN_BYTES (2ull << 20)

@@ -14,7 +14,7 @@
 #include <lien/wire.h>
 #include "agent/graph/devices.h"
 #include "agent/graph/viewer.h"
-#include "agent/offload/cause.h"
+#include "agent/plan/cause.h"
 
 /* Memory declared worthless: an owner's, or that of a tag. */
 struct lien_discard {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/offload/plan_internal.h"
+#include "agent/plan/plan_internal.h"
 
 static void add_owner(struct lien_idle *idle, const char *owner)
 {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "agent/offload/transaction_internal.h"
+#include "agent/transaction/transaction_internal.h"
 
 #define ROUND_MS  10		 /* one round of draining */
 #define NEAR_MS	  1		 /* while others wait for threads that are let in */

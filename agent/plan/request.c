@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/offload/request.h"
+#include "agent/plan/request.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/offload/transaction_internal.h"
+#include "agent/transaction/transaction_internal.h"
 
 /* Each brings back something: a wrong answer of ops->next_part ends here. */
 #define PARTS_MAX 4096

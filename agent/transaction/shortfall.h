@@ -7,8 +7,8 @@
 #ifndef LIEN_SHORTFALL_H
 #define LIEN_SHORTFALL_H
 
-#include "agent/offload/plan.h"
-#include "agent/offload/transaction.h"
+#include "agent/plan/plan.h"
+#include "agent/transaction/transaction.h"
 
 #define LIEN_SHORTFALLS 16
 

@@ -8,8 +8,8 @@
 
 #include <stdint.h>
 
-#include "agent/offload/cause.h"
-#include "agent/offload/transaction.h"
+#include "agent/plan/cause.h"
+#include "agent/transaction/transaction.h"
 
 #define LIEN_OUTCOMES(X)                                                                           \
 	X(DONE, done)                                                                              \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/offload/free.h"
+#include "agent/plan/free.h"
 
 #include <errno.h>
 #include <stdlib.h>

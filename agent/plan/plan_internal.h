@@ -3,8 +3,8 @@
 #ifndef LIEN_PLAN_INTERNAL_H
 #define LIEN_PLAN_INTERNAL_H
 
-#include "agent/offload/places.h"
-#include "agent/offload/plan.h"
+#include "agent/plan/places.h"
+#include "agent/plan/plan.h"
 
 /* Like lien_plan_unmovable(); *holder is the process that is the reason, 0: the owner. multicast:
  * as lien_selection.multicast. For bound memory lien_plan_bound() has a say as well. */

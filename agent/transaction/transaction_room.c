@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "agent/graph/bytes.h"
-#include "agent/offload/transaction_internal.h"
+#include "agent/transaction/transaction_internal.h"
 
 struct shortage {
 	const struct lien_wire_room *room; /* of the first process that needs it */

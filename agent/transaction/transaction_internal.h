@@ -3,7 +3,7 @@
 #ifndef LIEN_TRANSACTION_INTERNAL_H
 #define LIEN_TRANSACTION_INTERNAL_H
 
-#include "agent/offload/transaction.h"
+#include "agent/transaction/transaction.h"
 
 struct share_in {
 	uint64_t token;

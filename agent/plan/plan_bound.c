@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Memory that is bound to multicast objects. */
-#include "agent/offload/plan_internal.h"
+#include "agent/plan/plan_internal.h"
 
 #define TOGETHER_MAX 256 /* allocations that objects join; NCCL has one for each GPU */
 

@@ -7,7 +7,7 @@
 
 #include "agent/graph/named.h"
 #include "agent/graph/pids.h"
-#include "agent/offload/plan_internal.h"
+#include "agent/plan/plan_internal.h"
 
 static int name_cmp(const void *a, const void *b)
 {
