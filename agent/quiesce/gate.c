@@ -30,16 +30,6 @@ static int still_holds(struct lien_agent *agent, uint32_t pid, char *why, size_t
 	return gate.unheld || gate.mapped != tracked->gate_mapped ? -EAGAIN : 0;
 }
 
-int lien_gate_shut_to(struct lien_agent *agent, uint32_t pid, const struct lien_probe_shut *range,
-	const struct lien_probe_shut *before, char *why, size_t size)
-{
-	int err = lien_probes_gate_shut(agent->probes, pid, range, before);
-
-	if (err)
-		snprintf(why, size, "its gate cannot be shut: %s", strerror(-err));
-	return err;
-}
-
 /* Finds the range of addresses that the plan moves in this process. */
 static void range_of(const struct lien_agent *agent, uint32_t pid, struct lien_probe_shut *range)
 {

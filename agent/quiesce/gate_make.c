@@ -208,6 +208,16 @@ bool lien_gate_covers(struct lien_agent *agent, uint32_t pid, const struct lien_
 	return !gate->unheld && !gate->untracked && !gate->unlisted;
 }
 
+int lien_gate_shut_to(struct lien_agent *agent, uint32_t pid, const struct lien_probe_shut *range,
+	const struct lien_probe_shut *before, char *why, size_t size)
+{
+	int err = lien_probes_gate_shut(agent->probes, pid, range, before);
+
+	if (err)
+		snprintf(why, size, "its gate cannot be shut: %s", strerror(-err));
+	return err;
+}
+
 int lien_gate_make_for_all(
 	struct lien_agent *agent, struct lien_process *process, char *why, size_t size)
 {
