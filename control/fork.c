@@ -25,7 +25,6 @@ static void after_in_child(void)
 	lien_tms_forked();
 	lien_nccl_forked();
 	lien_control_forked();
-	lien_start_forked();
 }
 
 void lien_fork_prepare(void)

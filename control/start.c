@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -168,11 +169,23 @@ static int install(bool live)
 	return 0;
 }
 
+static void after_in_child(void)
+{
+	struct lien_control_state *state = &lien_control_state;
+
+	state->agent_fd = -1;
+	/* The thread that was in start() is not in the child. After END starting stays
+	 * forbidden. */
+	if (__atomic_load_n(&state->magic, __ATOMIC_ACQUIRE) != LIEN_WIRE_MAGIC_ENDED)
+		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
+}
+
 __attribute__((constructor)) static void load(void)
 {
 	const bool live = syscall(SYS_gettid) != getpid(); /* a thread made to call dlopen() */
 
 	lien_fork_prepare();
+	pthread_atfork(NULL, NULL, after_in_child);
 	if (install(live))
 		return;
 	lien_plain_start();
@@ -201,17 +214,6 @@ int lien_start_forbid(void)
 void lien_start_allow(void)
 {
 	__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
-}
-
-void lien_start_forked(void)
-{
-	struct lien_control_state *state = &lien_control_state;
-
-	state->agent_fd = -1;
-	/* The thread that was in start() is not in the child. After END starting stays
-	 * forbidden. */
-	if (__atomic_load_n(&state->magic, __ATOMIC_ACQUIRE) != LIEN_WIRE_MAGIC_ENDED)
-		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
 }
 
 int lien_start_undo(void)

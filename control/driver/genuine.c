@@ -270,3 +270,10 @@ void *lien_genuine(enum lien_genuine which)
 		look();
 	return found ? found : __atomic_load_n(&genuine[which], __ATOMIC_ACQUIRE);
 }
+
+void *lien_genuine_dlsym(void *handle, const char *name)
+{
+	void *(*dlsym)(void *, const char *) = lien_genuine(LIEN_GENUINE_DLSYM);
+
+	return dlsym ? dlsym(handle, name) : NULL;
+}

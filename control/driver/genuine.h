@@ -26,6 +26,8 @@ static inline int lien_same(const char *a, const char *b)
 
 /* Returns NULL if not found. */
 void *lien_genuine(enum lien_genuine which);
+/* Calls glibc's own function, from this library. NULL: not found, or no glibc. */
+void *lien_genuine_dlsym(void *handle, const char *name);
 /* Returns a function of a loaded library whose name, or file's name, begins with this ("": any),
  * other than `ours`; NULL: not found. Does not wait for threads that load libraries; so it may find
  * one that is being loaded. */

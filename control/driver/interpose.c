@@ -70,13 +70,6 @@ int lien_interpose_has_plain(void)
 	return has == YES;
 }
 
-void *lien_genuine_dlsym(void *handle, const char *name)
-{
-	void *(*dlsym)(void *, const char *) = lien_genuine(LIEN_GENUINE_DLSYM);
-
-	return dlsym ? dlsym(handle, name) : NULL;
-}
-
 static void *genuine_dlvsym(void *handle, const char *name, const char *version)
 {
 	void *(*dlvsym)(void *, const char *, const char *) = lien_genuine(LIEN_GENUINE_DLVSYM);

@@ -136,7 +136,4 @@ void *lien_interposed_real(const struct lien_interposed *interposed);
 	"	pop %rdi\n"                                                                              \
 	"	.cfi_adjust_cfa_offset -8\n"
 
-/* Calls glibc's own function, from this library. NULL: not found, or no glibc. */
-void *lien_genuine_dlsym(void *handle, const char *name);
-
 #endif

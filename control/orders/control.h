@@ -147,8 +147,6 @@ int lien_order_end(struct lien_control *control);
  * -EBUSY. */
 int lien_start_forbid(void);
 void lien_start_allow(void);
-/* For the child of a fork(), where the control thread does not run. */
-void lien_start_forked(void);
 /* Gives back the signal, and says so in lien_control_state. Returns the agent's end of the sockets,
  * which the caller must close. */
 int lien_start_undo(void);

@@ -191,7 +191,7 @@ void *lien_driver_symbol(const char *name)
 	return only && !strcmp(name, only) ? (void *)release : NULL;
 }
 
-static unsigned serve_forked, start_forked;
+static unsigned serve_forked;
 
 void lien_tms_forked(void)
 {
@@ -208,11 +208,6 @@ void lien_plain_forked(void)
 void lien_control_forked(void)
 {
 	serve_forked++;
-}
-
-void lien_start_forked(void)
-{
-	start_forked++;
 }
 
 /* --- handles ---------------------------------------------------------------------------------- */
@@ -425,7 +420,7 @@ static int child(void)
 	CUmemGenericAllocationHandle handle;
 
 	alarm(HANG_S);
-	if (serve_forked != 1 || start_forked != 1)
+	if (serve_forked != 1)
 		return 1;
 	if (!lien_translate_idle() || lien_gate_is_shut())
 		return 2;
