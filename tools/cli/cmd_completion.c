@@ -117,6 +117,10 @@ static const struct shell {
 		"", ""},
 };
 
+static const struct lien_command commands[] = {LIEN_COMMANDS(LIEN_COMMAND_ROW)};
+
+#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
 /* A line of the help inside single quotes. */
 static char *quoted(const char *line, const char *shell)
 {
@@ -162,20 +166,20 @@ static int print_script(const struct shell *shell)
 	char *line;
 
 	fputs(shell->begin, stdout);
-	for (size_t i = 0; i < lien_commands_count; i++) {
-		line = quoted(lien_commands[i].line, shell->name);
-		printf(shell->command, lien_commands[i].name, line);
+	for (size_t i = 0; i < COMMANDS; i++) {
+		line = quoted(commands[i].line, shell->name);
+		printf(shell->command, commands[i].name, line);
 		free(line);
 	}
 	fputs(shell->between, stdout);
-	for (size_t i = 0; i < lien_commands_count; i++) {
-		int err = print_part(&lien_commands[i], shell->name);
+	for (size_t i = 0; i < COMMANDS; i++) {
+		int err = print_part(&commands[i], shell->name);
 
 		if (err == -EPIPE)
 			return LIEN_EXIT_FAILURE;
 		if (err)
 			return lien_complain(usage.command, "cannot get the options of lien %s: %s",
-				lien_commands[i].name, strerror(-err));
+				commands[i].name, strerror(-err));
 	}
 	fputs(shell->end, stdout);
 	return LIEN_EXIT_OK;

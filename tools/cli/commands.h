@@ -49,7 +49,7 @@ struct lien_command {
 	int (*run)(int argc, char **argv);
 };
 
-extern const struct lien_command lien_commands[];
-extern const unsigned lien_commands_count;
+/* The initializer of an array of struct lien_command. */
+#define LIEN_COMMAND_ROW(name, line) {#name, line, lien_cmd_##name},
 
 #endif

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cli/gpus.h"
 #include "tools/text/output.h"
 
 #define ORDINALS 64 /* looked for to list them */
@@ -32,6 +31,17 @@ char *lien_user_name(uint32_t uid, bool number)
 	const struct passwd *user = number ? NULL : getpwuid(uid);
 
 	return user ? lien_format("%s", user->pw_name) : lien_format("%u", uid);
+}
+
+bool lien_filter_gpus_have(const json_t *gpus, const char *number)
+{
+	const json_t *gpu;
+	size_t i;
+
+	json_array_foreach (gpus, i, gpu)
+		if (json_is_integer(json_object_get(gpu, number)))
+			return true;
+	return false;
 }
 
 static bool is_gpu(const json_t *gpu, const char *name)
@@ -95,7 +105,7 @@ static void complain_of_gpu(const struct lien_usage *usage, const char *name, co
 	char *list = NULL;
 	size_t i;
 
-	for (i = 0; i < ORDINALS && !lien_gpus_have(gpus, "index"); i++)
+	for (i = 0; i < ORDINALS && !lien_filter_gpus_have(gpus, "index"); i++)
 		if (is_ordinal(result, i))
 			list = lien_append(list, ", ", "%zu", i);
 	json_array_foreach (gpus, i, gpu) {
@@ -157,7 +167,7 @@ bool lien_filter_ps(
 		/* Where no GPU has an index (no NVML, a recording), a number is the processes' own.
 		 */
 		by_ordinal = lien_parse_number(filter->gpu, INT32_MAX, &number) &&
-			     !lien_gpus_have(gpus, "index");
+			     !lien_filter_gpus_have(gpus, "index");
 		if (by_ordinal ? !is_ordinal(result, number) : !keep_gpus(result, filter->gpu)) {
 			complain_of_gpu(usage, filter->gpu, result);
 			return false;

@@ -34,6 +34,8 @@ bool lien_filter_ps(
 	const struct lien_usage *usage, const struct lien_filter *filter, json_t *result);
 /* Is the process one of the reply's `processes`? */
 bool lien_filter_has(const json_t *result, uint64_t pid);
+/* Does any GPU of the list have this number? Without NVML none has "index" or "total_bytes". */
+bool lien_filter_gpus_have(const json_t *gpus, const char *number);
 
 /* A way to sort: --sort `name` compares the member `key`. */
 struct lien_sort {

@@ -91,17 +91,6 @@ static void add_total(struct lien_table *table, const json_t *gpus)
 	lien_table_add(table, "%s", "");
 }
 
-bool lien_gpus_have(const json_t *gpus, const char *number)
-{
-	const json_t *gpu;
-	size_t i;
-
-	json_array_foreach (gpus, i, gpu)
-		if (json_is_integer(json_object_get(gpu, number)))
-			return true;
-	return false;
-}
-
 /* Without figures (no NVML), only what the processes' numbers stand for. */
 static void add_gpu(struct lien_table *table, const json_t *gpu, const char *users, bool figures)
 {
@@ -129,7 +118,7 @@ void lien_print_gpus(const json_t *result)
 		{"GPU", LIEN_RIGHT, 0}, {"PROCESSES", LIEN_LEFT, 0}, {"UUID", LIEN_LEFT, 1}};
 	const json_t *gpus = json_object_get(result, "gpus"), *gpu;
 	const json_t *processes = json_object_get(result, "processes");
-	bool figures = lien_gpus_have(gpus, "total_bytes"), any = false;
+	bool figures = lien_filter_gpus_have(gpus, "total_bytes"), any = false;
 	struct lien_table *table = figures ? lien_table_new(with, 6) : lien_table_new(without, 3);
 	char *users;
 	size_t i;

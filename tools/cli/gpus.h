@@ -8,9 +8,6 @@
 
 #include <jansson.h>
 
-/* Does any GPU of the list have this number? Without NVML none has "index" or "total_bytes". */
-bool lien_gpus_have(const json_t *gpus, const char *number);
-
 /* Prints a table of the GPUs: what is used, free and there, as nvidia-smi has it, and the processes
  * of the list `processes` (as in `ps`) that have memory there. Prints nothing where neither is
  * known. */

@@ -9,13 +9,17 @@
 #include "tools/text/json_text.h"
 #include "agent/graph/nearest.h"
 
+static const struct lien_command commands[] = {LIEN_COMMANDS(LIEN_COMMAND_ROW)};
+
+#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
 static int usage(void)
 {
 	printf("Usage: lien COMMAND [OPTIONS] [ARGUMENTS]\n\n"
 	       "Shows who holds which GPU memory across the processes of a node, moves it to the\n"
 	       "host on one command, and puts it back.\n\nCommands:\n");
-	for (size_t i = 0; i < lien_commands_count; i++)
-		printf("  %-10s  %s\n", lien_commands[i].name, lien_commands[i].line);
+	for (size_t i = 0; i < COMMANDS; i++)
+		printf("  %-10s  %s\n", commands[i].name, commands[i].line);
 	printf("\n`lien COMMAND --help` explains a command, `lien --version` names this one.\n"
 	       "\nExamples:\n"
 	       "  lien doctor\n      Check the machine first.\n"
@@ -31,8 +35,8 @@ static int unknown(const char *word)
 	const char *what = word[0] == '-' ? "option" : "command";
 	struct lien_nearest nearest = {.word = word};
 
-	for (size_t i = 0; i < lien_commands_count; i++)
-		lien_nearest_try(&nearest, lien_commands[i].name);
+	for (size_t i = 0; i < COMMANDS; i++)
+		lien_nearest_try(&nearest, commands[i].name);
 	lien_nearest_try(&nearest, "--help");
 	lien_nearest_try(&nearest, "--version");
 	if (nearest.found)
@@ -58,9 +62,9 @@ static int finish(int code)
 
 static const struct lien_command *find(const char *name)
 {
-	for (size_t i = 0; i < lien_commands_count; i++)
-		if (!strcmp(name, lien_commands[i].name))
-			return &lien_commands[i];
+	for (size_t i = 0; i < COMMANDS; i++)
+		if (!strcmp(name, commands[i].name))
+			return &commands[i];
 	return NULL;
 }
 
