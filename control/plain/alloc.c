@@ -27,10 +27,10 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes
 	struct lien_plain_place place;
 
 	if (ptr && bytes && place_for(&place, CALLER)) {
-		if (!lien_plain_take(&place, bytes, ptr))
+		if (!lien_plain_take(&place, bytes, NULL, ptr))
 			return CUDA_SUCCESS;
 		lien_plain_reap();
-		if (!lien_plain_take(&place, bytes, ptr))
+		if (!lien_plain_take(&place, bytes, NULL, ptr))
 			return CUDA_SUCCESS;
 	}
 	return LIEN_REAL(cuMemAlloc_v2)(ptr, bytes);
@@ -54,11 +54,22 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemAllocPitch_v2(
 	size_t bytes, row;
 
 	bytes = ptr && pitch ? pitched(width, height, element, &row) : 0;
-	if (bytes && place_for(&place, CALLER) && !lien_plain_take(&place, bytes, ptr)) {
+	if (bytes && place_for(&place, CALLER) && !lien_plain_take(&place, bytes, NULL, ptr)) {
 		*pitch = row;
 		return CUDA_SUCCESS;
 	}
 	return LIEN_REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
+}
+
+/* NULL: it is not active, or the application has not asked for it. */
+LIEN_TRANSLATED static CUcontext active_primary(CUdevice device)
+{
+	unsigned int flags;
+	int active = 0;
+
+	return !LIEN_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && active
+		       ? lien_plain_primary(device)
+		       : NULL;
 }
 
 /* Returns a context whose work may use the block. NULL: there is none. Like the driver, this asks
@@ -70,7 +81,9 @@ LIEN_TRANSLATED static CUcontext context_of(const struct lien_heap_block *block)
 	if (!block->key.pool)
 		return (CUcontext)(uintptr_t)block->key.context;
 	LIEN_REAL(cuCtxGetCurrent)(&context);
-	return context ? context : lien_plain_pool_context(block->key.device);
+	if (!context)
+		context = lien_plain_pool_context(block->key.device);
+	return context ? context : active_primary(block->key.device);
 }
 
 /* Before the driver looks at the address it checks that the current context has not ended, and that

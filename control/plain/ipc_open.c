@@ -163,7 +163,7 @@ LIEN_TRANSLATED static CUresult import_chunk(const struct lien_plain_handle *han
 		&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	if (result)
 		return result;
-	result = lien_plain_map(imported, answer->chunk_bytes, chunk->context, device, &at);
+	result = lien_plain_map(imported, answer->chunk_bytes, device, 0, &at);
 	chunk->number = answer->chunk;
 	chunk->range = (struct lien_heap_range){at, answer->chunk_bytes};
 	memcpy(chunk->cookie, handle->cookie, sizeof(chunk->cookie));

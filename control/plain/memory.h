@@ -13,22 +13,13 @@ struct lien_plain_place {
 	int rdma;
 };
 
-/* Returns the current context; NULL: there is none, or the driver would fail there. */
-CUcontext lien_plain_current(void);
-/* While it is off, as in the beginning, no place is found for memory of ours. */
-void lien_plain_enable(int on);
-/* Determines the place for memory of the current context, asked for by the code at `caller`.
- * Returns whether memory of ours is possible there, and the driver would allocate now. */
-int lien_plain_place(struct lien_plain_place *place, const void *caller);
-/* Returns the object file that contains the code, as a number that stays the same. */
-uint32_t lien_plain_asker(const void *code);
-void lien_plain_asker_forked(void);
-
-/* Gives out a block, of a new chunk if no other has a place. Has no effect on failure. */
-CUresult lien_plain_take(const struct lien_plain_place *place, uint64_t bytes, CUdeviceptr *ptr);
-/* The same without a new chunk; see lien_heap_take(). Returns whether there was a place. */
+/* Gives out a block of a chunk that there is; see lien_heap_take(). Returns whether there was a
+ * place. */
 int lien_plain_reuse(const struct lien_plain_place *place, uint64_t bytes,
 	struct lien_heap_order *order, CUdeviceptr *ptr);
+/* Gives out a block of a new chunk; see lien_heap_add(). Returns 0 or -errno. */
+int lien_plain_add(const struct lien_heap_key *key, struct lien_heap_range chunk, uint64_t bytes,
+	struct lien_heap_block *block);
 /* Finds the block that contains the address. Returns whether there is one. */
 int lien_plain_find(CUdeviceptr address, struct lien_heap_block *block);
 /* See lien_heap_set_sync_memops(). */
@@ -47,17 +38,8 @@ uint64_t lien_plain_trim(uint64_t pool);
 void lien_plain_trims_end(void);
 /* Takes back a block that nothing uses any more. */
 CUresult lien_plain_give(const struct lien_heap_block *block);
-
-/* Reserves addresses, maps the handle's memory there and lets those devices use it that
- * lien_plain_access() names. Releases the handle in any case, because the mapping alone keeps the
- * memory: to free it, unmapping is enough. */
-CUresult lien_plain_map(CUmemGenericAllocationHandle handle, uint64_t bytes, CUcontext context,
-	CUdevice device, CUdeviceptr *at);
+/* Frees the memory, and the addresses. */
 CUresult lien_plain_unmap(struct lien_heap_range range);
-/* Also lets this device use it. */
-CUresult lien_plain_allow(struct lien_heap_range range, CUdevice device);
-/* Tries twice. */
-CUresult lien_plain_release(CUmemGenericAllocationHandle handle);
 
 /* The context has ended, and a new one may have its address. Returns a number for its chunks. */
 uint64_t lien_plain_end(CUcontext context);
@@ -68,26 +50,64 @@ int lien_plain_forget(uint64_t ended, struct lien_heap_range *chunk);
 int lien_plain_next(CUdeviceptr address, struct lien_heap_range *chunk, struct lien_heap_key *key);
 void lien_plain_memory_forked(void);
 
+/* --- chunk.c
+ * -------------------------------------------------------------------------------------- */
+
+/* While it is off, as in the beginning, no place is found for memory of ours. */
+void lien_plain_enable(int on);
+/* Determines the place for memory of the current context, asked for by the code at `caller`.
+ * Returns whether memory of ours is possible there, and the driver would allocate now. */
+int lien_plain_place(struct lien_plain_place *place, const void *caller);
+/* Gives out a block, of a new chunk if no other has a place. Has no effect on failure. *made, if
+ * that is asked for, becomes the bytes of a new chunk, and stays as it is without one. */
+CUresult lien_plain_take(
+	const struct lien_plain_place *place, uint64_t bytes, uint64_t *made, CUdeviceptr *ptr);
+/* Reserves addresses, maps the handle's memory there and lets those devices use it that
+ * lien_plain_access() names. Releases the handle in any case, because the mapping alone keeps the
+ * memory: to free it, unmapping is enough. */
+CUresult lien_plain_map(CUmemGenericAllocationHandle handle, uint64_t bytes, CUdevice device,
+	int pool, CUdeviceptr *at);
+/* Also lets this device use it. */
+CUresult lien_plain_allow(struct lien_heap_range range, CUdevice device);
+/* Tries twice. */
+CUresult lien_plain_release(CUmemGenericAllocationHandle handle);
+
+/* --- asker.c
+ * -------------------------------------------------------------------------------------- */
+
+/* Returns the object file that contains the code, as a number that stays the same. */
+uint32_t lien_plain_asker(const void *code);
+void lien_plain_asker_forked(void);
+
 /* --- context.c -------------------------------------------------------------------------------- */
 
 #define LIEN_PLAIN_DEVICES 64
 
-/* Fills in who has access to memory of the context: its device, and those that the process uses and
- * that can reach it; of a pool its device alone. Returns how many there are, at most
- * LIEN_PLAIN_DEVICES. */
-unsigned lien_plain_access(CUcontext context, CUdevice device, CUmemAccessDesc *access);
-/* Returns the device's primary context; NULL: the application has not asked for it. */
-CUcontext lien_plain_primary(CUdevice device);
+/* Fills in who has access to memory of the device: itself, and those that the process uses and that
+ * can reach it; of a pool the device alone. Returns how many there are, at most LIEN_PLAIN_DEVICES.
+ */
+unsigned lien_plain_access(CUdevice device, int pool, CUmemAccessDesc *access);
 /* The process has a context on the device. */
 void lien_plain_use(CUdevice device);
 /* Bits: the devices on which the process has a context, or had one. */
 uint64_t lien_plain_used(void);
-/* Returns whether the process has, or had, more than one context. */
-int lien_plain_several(void);
+/* Returns the current context; NULL: there is none, or the driver would fail there. */
+CUcontext lien_plain_current(void);
 /* Makes the context current, until leave(). leave() only after success. */
 CUresult lien_plain_enter(CUcontext context, int *pushed);
 void lien_plain_leave(int pushed);
+/* Makes an event in the context, which need not be current. */
+CUresult lien_plain_make_event(CUcontext context, CUevent *event);
 void lien_plain_context_forked(void);
+
+/* --- lifetime.c
+ * ----------------------------------------------------------------------------------- */
+
+/* Returns the device's primary context; NULL: the application has not asked for it. */
+CUcontext lien_plain_primary(CUdevice device);
+/* Returns whether the process has, or had, more than one context. */
+int lien_plain_several(void);
+void lien_plain_lifetime_forked(void);
 
 /* --- wait.c ----------------------------------------------------------------------------------- */
 
@@ -116,13 +136,21 @@ void lien_plain_sync_memops_used(void);
 
 /* --- stream.c --------------------------------------------------------------------------------- */
 
+struct lien_plain_stream {
+	CUstream handle;
+	unsigned long long id; /* never given to another stream */
+	CUcontext context;
+};
+
+/* Frees the block when the stream has come to this point. */
+CUresult lien_plain_stream_park(
+	const struct lien_plain_stream *in, const struct lien_heap_block *block);
+/* Gives out a place that a stream of the context has freed, or makes this stream wait until another
+ * one has. Returns whether there was one. */
+int lien_plain_stream_reuse(const struct lien_plain_stream *in,
+	const struct lien_plain_place *place, uint64_t bytes, CUdeviceptr *ptr);
 /* Checks how far the streams of the current context have come; with `wait`, waits for them. */
 void lien_plain_look(int wait);
-/* For when memory is short: waits for the streams of the current context, and frees all chunks that
- * nobody has memory in. */
-void lien_plain_reap(void);
-/* Makes an event in the context, which need not be current. */
-CUresult lien_plain_make_event(CUcontext context, CUevent *event);
 /* The context is gone, with its streams and events. */
 void lien_plain_stream_end(CUcontext context);
 void lien_plain_stream_forked(void);
@@ -135,15 +163,13 @@ CUmemoryPool lien_plain_pool(CUdevice device, CUmemoryPool wanted);
 /* The context takes memory from the device's default pool; the context has ended. */
 void lien_plain_pool_use(CUdevice device, CUcontext context);
 void lien_plain_pool_unuse(CUcontext context);
-/* Returns a context that may use memory of the device's default pool; NULL: there is none. */
+/* Returns the last context that took memory from the device's default pool; NULL: it has ended. */
 CUcontext lien_plain_pool_context(CUdevice device);
-/* Returns whether a block's key names a pool instead of a context. */
-int lien_plain_is_pool(uint64_t key);
 /* Adds to the bytes of a pool that are in use, and to those of its chunks. Ignores other keys. */
 void lien_plain_account(uint64_t key, int64_t used, int64_t reserved);
-/* Frees chunks of pools that nobody has memory in, and of memory of no pool; `all`: not only what
- * the pools' thresholds do not let them keep. */
-void lien_plain_release_chunks(int all);
+/* For when memory is short: waits for the streams of the current context, and frees all chunks that
+ * nobody has memory in. */
+void lien_plain_reap(void);
 /* Frees chunks that the pools do not keep. Call it when somebody has synchronized. */
 void lien_plain_synchronized(void);
 /* Forgets what the default pool of the device has. */

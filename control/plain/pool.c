@@ -30,11 +30,6 @@ static struct pool *pool_of(uint64_t pool)
 	return NULL;
 }
 
-int lien_plain_is_pool(uint64_t key)
-{
-	return pool_of(key) != NULL;
-}
-
 void lien_plain_account(uint64_t key, int64_t used, int64_t reserved)
 {
 	struct pool *pool = pool_of(key);
@@ -102,17 +97,9 @@ void lien_plain_pool_unuse(CUcontext context)
 	}
 }
 
-LIEN_TRANSLATED CUcontext lien_plain_pool_context(CUdevice device)
+CUcontext lien_plain_pool_context(CUdevice device)
 {
-	CUcontext last = __atomic_load_n(&pools.list[device].context, __ATOMIC_RELAXED);
-	unsigned int flags;
-	int active = 0;
-
-	if (last)
-		return last;
-	return !LIEN_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && active
-		       ? lien_plain_primary(device)
-		       : NULL;
+	return __atomic_load_n(&pools.list[device].context, __ATOMIC_RELAXED);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuMemPoolGetAttribute(
@@ -201,7 +188,9 @@ LIEN_TRANSLATED static void trim(struct pool *pool, uint64_t keep)
 		lien_plain_account((uintptr_t)pool->pool, 0, -(int64_t)bytes);
 }
 
-LIEN_TRANSLATED void lien_plain_release_chunks(int all)
+/* Frees chunks of pools that nobody has memory in, and of memory of no pool; `all`: not only what
+ * the pools' thresholds do not let them keep. */
+LIEN_TRANSLATED static void release_chunks(int all)
 {
 	uint64_t keep;
 	unsigned i;
@@ -216,6 +205,13 @@ LIEN_TRANSLATED void lien_plain_release_chunks(int all)
 			continue;
 		trim(&pools.list[i], keep);
 	}
+}
+
+LIEN_TRANSLATED void lien_plain_reap(void)
+{
+	lien_plain_look(1);
+	release_chunks(1);
+	lien_plain_trims_end();
 }
 
 static int any_reserved(void)
@@ -235,7 +231,7 @@ LIEN_TRANSLATED void lien_plain_synchronized(void)
 	if ((!lien_plain_any_parked() && !any_reserved()) || lien_gate_is_shut())
 		return;
 	lien_plain_look(0);
-	lien_plain_release_chunks(0);
+	release_chunks(0);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)

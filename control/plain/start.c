@@ -25,6 +25,7 @@ void lien_plain_forked(void)
 {
 	lien_plain_memory_forked();
 	lien_plain_context_forked();
+	lien_plain_lifetime_forked();
 	lien_plain_wait_forked();
 	lien_plain_stream_forked();
 	lien_plain_pool_forked();

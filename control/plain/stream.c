@@ -3,7 +3,7 @@
  * Stream-ordered memory. A block is given out at once. A free parks it: the same stream may have
  * its place at once, others when the stream has come to that point, which an event tells. Rather
  * than make a new chunk, a stream waits for another one's frees, as it does with the driver's own
- * pools. A graph's memory is the driver's.
+ * pools.
  *
  * An event belongs to a context, and is gone with it. So only events of the context that the caller
  * uses are touched: nobody may destroy that meanwhile.
@@ -12,11 +12,6 @@
 #include <sys/queue.h>
 
 #include "control/plain/memory.h"
-
-#define CALLER __builtin_return_address(0)
-
-/* In the functions for per-thread default streams, 0 is the thread's. */
-#define PER_THREAD(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 
 /* So many of a stream's frees, at most, may be in another order than their events. */
 #define FREEING_MAX 64
@@ -169,7 +164,6 @@ void lien_plain_stream_end(CUcontext context)
 {
 	struct stream *stream;
 
-	lien_plain_pool_unuse(context);
 	lien_plain_lock();
 	LIST_FOREACH (stream, &streams, entry) {
 		if (stream->context != context)
@@ -251,13 +245,6 @@ LIEN_TRANSLATED void lien_plain_look(int wait)
 		look_at_all(lien_plain_current(), wait);
 }
 
-LIEN_TRANSLATED void lien_plain_reap(void)
-{
-	lien_plain_look(1);
-	lien_plain_release_chunks(1);
-	lien_plain_trims_end();
-}
-
 /* --- freeing ---------------------------------------------------------------------------------- */
 
 /* Takes an unused event; NULL: there is none. */
@@ -282,18 +269,6 @@ static void put_point(struct stream *stream, struct point *point)
 		TAILQ_INSERT_TAIL(&stream->pending, point, entry);
 	else
 		TAILQ_INSERT_HEAD(&stream->unused, point, entry);
-}
-
-LIEN_TRANSLATED CUresult lien_plain_make_event(CUcontext context, CUevent *event)
-{
-	int pushed;
-	CUresult result = lien_plain_enter(context, &pushed);
-
-	if (result)
-		return result;
-	result = LIEN_REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
-	lien_plain_leave(pushed);
-	return result;
 }
 
 LIEN_TRANSLATED static CUresult make_point(CUcontext context, struct point **made)
@@ -332,62 +307,22 @@ LIEN_TRANSLATED static CUresult park_in(
 		point->turn = stream->order.freed;
 	put_point(stream, point);
 	lien_plain_unlock();
-	if (result || err)
-		return result ? result : CUDA_ERROR_INVALID_VALUE; /* a thread was faster */
-	lien_plain_account(block->key.context, -(int64_t)block->bytes, 0);
-	return CUDA_SUCCESS;
-}
-
-LIEN_TRANSLATED static CUresult park(
-	const struct lien_heap_block *block, CUdeviceptr ptr, CUstream handle)
-{
-	unsigned long long id;
-	struct stream *stream;
-	CUcontext context;
-	CUresult result;
-
-	/* The driver frees in a stream of any context, whatever is current. */
-	result = LIEN_REAL(cuStreamGetCtx)(handle, &context);
-	if (result)
-		return result;
-	if (lien_plain_refused(context))
-		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-	if (block->address != ptr)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (LIEN_REAL(cuStreamGetId)(handle, &id)) /* a driver of before CUDA 12.0 */
-		return lien_plain_cuMemFree_v2(block->address);
-	stream = get_or_make(id, context);
-	if (!stream)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = park_in(stream, block, handle);
-	let_go(stream);
+	if (err)
+		return CUDA_ERROR_INVALID_VALUE; /* a thread was faster */
 	return result;
 }
 
-LIEN_TRANSLATED static int is_capturing(CUstream stream)
+LIEN_TRANSLATED CUresult lien_plain_stream_park(
+	const struct lien_plain_stream *in, const struct lien_heap_block *block)
 {
-	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	struct stream *stream = get_or_make(in->id, in->context);
+	CUresult result;
 
-	return LIEN_REAL(cuStreamIsCapturing)(stream, &status) ||
-	       status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
-{
-	struct lien_heap_block block;
-
-	if (!lien_plain_find(ptr, &block) || is_capturing(stream))
-		return LIEN_REAL(cuMemFreeAsync)(lien_plain_hide(ptr), stream);
-	return park(&block, ptr, stream);
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
-{
-	struct lien_heap_block block;
-
-	if (!lien_plain_find(ptr, &block) || is_capturing(PER_THREAD(stream)))
-		return LIEN_REAL(cuMemFreeAsync_ptsz)(lien_plain_hide(ptr), stream);
-	return park(&block, ptr, PER_THREAD(stream));
+	if (!stream)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = park_in(stream, block, in->handle);
+	let_go(stream);
+	return result;
 }
 
 /* --- allocating ------------------------------------------------------------------------------- */
@@ -419,108 +354,41 @@ LIEN_TRANSLATED static void wait_in(CUstream handle, struct stream *other)
 
 /* Takes a place that another stream of the context has freed, and has not reached. */
 LIEN_TRANSLATED static int reuse_pending(const struct lien_plain_place *place, uint64_t bytes,
-	CUcontext context, CUstream handle, CUdeviceptr *ptr)
+	const struct lien_plain_stream *in, CUdeviceptr *ptr)
 {
 	struct stream *other = NULL;
 
-	while ((other = next_of(context, other))) {
+	while ((other = next_of(in->context, other))) {
 		if (!lien_plain_reuse(place, bytes, &other->order, ptr))
 			continue;
-		wait_in(handle, other);
+		wait_in(in->handle, other);
 		let_go(other);
 		return 1;
 	}
 	return 0;
 }
 
-LIEN_TRANSLATED static int reuse(const struct lien_plain_place *place, uint64_t bytes,
-	struct stream *own, CUcontext context, CUstream handle, CUdeviceptr *ptr)
+LIEN_TRANSLATED int lien_plain_stream_reuse(const struct lien_plain_stream *in,
+	const struct lien_plain_place *place, uint64_t bytes, CUdeviceptr *ptr)
 {
 	const CUmemoryPool pool = (CUmemoryPool)(uintptr_t)place->key.context;
+	struct stream *own = get(in->id, in->context);
 	struct lien_heap_order *order = own ? &own->order : NULL;
-
-	return lien_plain_reuse(place, bytes, order, ptr) ||
-	       (lien_plain_any_parked() &&
-		       ((may(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) &&
-				look_at_all(context, 0) &&
-				lien_plain_reuse(place, bytes, order, ptr)) ||
-			       (may(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) &&
-				       reuse_pending(place, bytes, context, handle, ptr))));
-}
-
-/* Returns whether it gave out memory of ours. */
-LIEN_TRANSLATED static int alloc_async(
-	CUdeviceptr *ptr, size_t bytes, CUmemoryPool wanted, CUstream handle, const void *caller)
-{
-	struct lien_plain_place place;
-	CUcontext context = NULL;
-	unsigned long long id;
-	struct stream *own;
-	CUmemoryPool pool;
 	int found;
 
-	if (!ptr || !bytes || is_capturing(handle) || !lien_plain_place(&place, caller) ||
-		LIEN_REAL(cuStreamGetCtx)(handle, &context) ||
-		(uintptr_t)context != place.key.context || LIEN_REAL(cuStreamGetId)(handle, &id))
-		return 0;
-	pool = lien_plain_pool(place.key.device, wanted);
-	if (!pool)
-		return 0;
-	place.key.context = (uintptr_t)pool;
-	place.key.pool = 1;
-	lien_plain_pool_use(place.key.device, context);
-	own = get(id, context);
-	found = reuse(&place, bytes, own, context, handle, ptr);
+	found = lien_plain_reuse(place, bytes, order, ptr) ||
+		(lien_plain_any_parked() &&
+			((may(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) &&
+				 look_at_all(in->context, 0) &&
+				 lien_plain_reuse(place, bytes, order, ptr)) ||
+				(may(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) &&
+					reuse_pending(place, bytes, in, ptr))));
 	if (own)
 		let_go(own);
-	if (!found && lien_plain_take(&place, bytes, ptr)) {
-		lien_plain_reap();
-		if (lien_plain_take(&place, bytes, ptr))
-			return 0;
-	}
-	lien_plain_account(place.key.context, bytes, 0);
-	return 1;
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream)
-{
-	return alloc_async(ptr, bytes, NULL, stream, CALLER)
-		       ? CUDA_SUCCESS
-		       : LIEN_REAL(cuMemAllocAsync)(ptr, bytes, stream);
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuMemAllocAsync_ptsz(
-	CUdeviceptr *ptr, size_t bytes, CUstream stream)
-{
-	return alloc_async(ptr, bytes, NULL, PER_THREAD(stream), CALLER)
-		       ? CUDA_SUCCESS
-		       : LIEN_REAL(cuMemAllocAsync_ptsz)(ptr, bytes, stream);
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuMemAllocFromPoolAsync(
-	CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-	return pool && alloc_async(ptr, bytes, pool, stream, CALLER)
-		       ? CUDA_SUCCESS
-		       : LIEN_REAL(cuMemAllocFromPoolAsync)(ptr, bytes, pool, stream);
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuMemAllocFromPoolAsync_ptsz(
-	CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-	return pool && alloc_async(ptr, bytes, pool, PER_THREAD(stream), CALLER)
-		       ? CUDA_SUCCESS
-		       : LIEN_REAL(cuMemAllocFromPoolAsync_ptsz)(ptr, bytes, pool, stream);
+	return found;
 }
 
 void lien_plain_stream_forked(void)
 {
 	LIST_INIT(&streams);
 }
-
-LIEN_EXPORT_AS(cuMemFreeAsync, lien_plain_cuMemFreeAsync);
-LIEN_EXPORT_AS(cuMemFreeAsync_ptsz, lien_plain_cuMemFreeAsync_ptsz);
-LIEN_EXPORT_AS(cuMemAllocAsync, lien_plain_cuMemAllocAsync);
-LIEN_EXPORT_AS(cuMemAllocAsync_ptsz, lien_plain_cuMemAllocAsync_ptsz);
-LIEN_EXPORT_AS(cuMemAllocFromPoolAsync, lien_plain_cuMemAllocFromPoolAsync);
-LIEN_EXPORT_AS(cuMemAllocFromPoolAsync_ptsz, lien_plain_cuMemAllocFromPoolAsync_ptsz);
