@@ -47,8 +47,11 @@ int lien_replay_skip(struct lien_replay_build *b, enum lien_replay_skip why);
 
 /*
  * Called when the driver gave this name out again although it is live here: its release (a call of
- * this type) has happened, announced or not. Applies the release now.
+ * this type, which `release` applies) has happened, announced or not. Applies it now.
  */
-int lien_replay_give_up(struct lien_replay_build *b, unsigned int type, uint64_t name);
+int lien_replay_give_up(
+	struct lien_replay_build *b, unsigned int type, uint64_t name, lien_replay_apply release);
+/* The same for one reference to a handle. */
+int lien_replay_give_up_reference(struct lien_replay_build *b, uint64_t handle);
 
 #endif

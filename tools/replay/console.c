@@ -12,9 +12,56 @@
 typedef int (*command)(
 	struct lien_job *job, const char *argument, FILE *out, struct lien_job_totals *totals);
 
+static void report_mismatch(const struct lien_job_worker *worker, FILE *out)
+{
+	const struct lien_replay_checked *checked = &worker->checked;
+
+	fprintf(out,
+		"verify: recorded pid %u (pid %d): mapping 0x%" PRIx64 " (recorded 0x%" PRIx64
+		") offset 0x%" PRIx64 ": ",
+		worker->process->pid, worker->pid, checked->actual, checked->va, checked->offset);
+	if (checked->result)
+		fprintf(out,
+			"cannot be read (CUresult %" PRIu64
+			"): if it is offloaded, run `lien restore` first\n",
+			checked->result);
+	else
+		fprintf(out, "expected 0x%016" PRIx64 ", found 0x%016" PRIx64 "\n",
+			checked->expected, checked->found);
+}
+
+/* Makes all workers verify everything; prints each worker's first mismatch. Mismatches are no
+ * error. */
+static int verify_all(struct lien_job *job, struct lien_job_totals *totals, FILE *out)
+{
+	struct lien_replay_message message = {.say = LIEN_SAY_VERIFY};
+	const struct lien_replay_checked *checked;
+	const struct lien_job_worker *worker;
+	size_t i;
+	int err;
+
+	memset(totals, 0, sizeof(*totals));
+	err = lien_job_tell(job, &message);
+	if (err)
+		return err;
+	for (i = 0; i < job->count; i++) {
+		worker = &job->workers[i];
+		checked = &worker->checked;
+		if (worker->state == LIEN_JOB_GONE)
+			continue;
+		totals->mappings += checked->mappings;
+		totals->failed += checked->failed;
+		totals->bytes += checked->bytes;
+		if (checked->failed)
+			report_mismatch(worker, out);
+	}
+	job->failed |= totals->failed > 0;
+	return 0;
+}
+
 int lien_console_verify(struct lien_job *job, FILE *out, struct lien_job_totals *totals)
 {
-	int err = lien_job_verify(job, totals, out);
+	int err = verify_all(job, totals, out);
 
 	if (err)
 		return err;

@@ -22,7 +22,8 @@
 #define TICK_MS 250
 #define EXIT_MS 5000
 
-int lien_job_complain(const struct lien_job_worker *worker, const char *format, ...)
+static int __attribute__((__format__(__printf__, 2, 3)))
+complain(const struct lien_job_worker *worker, const char *format, ...)
 {
 	va_list args;
 	char *text;
@@ -52,7 +53,7 @@ static void forget(struct lien_job_worker *worker)
 	worker->state = LIEN_JOB_GONE;
 }
 
-int lien_job_died(struct lien_job *job, struct lien_job_worker *worker)
+static int died(struct lien_job *job, struct lien_job_worker *worker)
 {
 	int status = 0, err;
 	uint64_t calls;
@@ -60,20 +61,86 @@ int lien_job_died(struct lien_job *job, struct lien_job_worker *worker)
 	bool gone = lien_job_reap(worker, EXIT_MS, &status);
 
 	if (gone && WIFSIGNALED(status))
-		err = lien_job_complain(worker,
-			"died of signal %d (%s), %" PRIu64 " of %zu calls made, %s",
+		err = complain(worker, "died of signal %d (%s), %" PRIu64 " of %zu calls made, %s",
 			WTERMSIG(status), strsignal(WTERMSIG(status)), calls,
 			worker->process->count, call);
 	else if (gone)
-		err = lien_job_complain(worker,
-			"exited with status %d, %" PRIu64 " of %zu calls made, %s",
+		err = complain(worker, "exited with status %d, %" PRIu64 " of %zu calls made, %s",
 			WEXITSTATUS(status), calls, worker->process->count, call);
 	else
-		err = lien_job_complain(worker, "hung up and does not exit");
+		err = complain(worker, "hung up and does not exit");
 	forget(worker);
 	job->failed = true;
 	return job->keep_going && job->ready ? 0 : err;
 }
+
+/* --- shares, from the worker that exports to those that import -----------------------------------
+ */
+
+static int serve(
+	struct lien_job *job, struct lien_job_worker *worker, struct lien_replay_share *share)
+{
+	struct lien_replay_message message = {.say = LIEN_SAY_SHARE};
+	int err;
+
+	message.share.number = share->number;
+	memcpy(message.share.fabric, share->fabric, sizeof(share->fabric));
+	err = lien_replay_send(worker->sock, &message, share->fd, 0);
+	if (err == -EPIPE)
+		return died(job, worker);
+	if (err)
+		return complain(worker, "cannot be sent share %" PRIu64 ": %s", share->number,
+			strerror(-err));
+	worker->state = LIEN_JOB_BUSY;
+	worker->moved = lien_clock_ms();
+	/* An open fd keeps the memory alive, so close it as early as possible. */
+	if (++share->served == share->imports && share->fd >= 0) {
+		close(share->fd);
+		share->fd = -1;
+	}
+	return 0;
+}
+
+static int take_export(struct lien_job *job, const struct lien_replay_message *message, int fd)
+{
+	struct lien_replay_share *share =
+		lien_replay_share_find(&job->script->shares, message->share.number);
+	size_t i;
+	int err;
+
+	/* A second export under the same number: the first one serves. */
+	if (!share || share->arrived) {
+		if (fd >= 0)
+			close(fd);
+		return 0;
+	}
+	share->arrived = true;
+	share->fd = fd;
+	memcpy(share->fabric, message->share.fabric, sizeof(share->fabric));
+	for (i = 0; i < job->count; i++) {
+		if (job->workers[i].state != LIEN_JOB_WAITING ||
+			job->workers[i].share != share->number)
+			continue;
+		err = serve(job, &job->workers[i], share);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+static int take_import(struct lien_job *job, struct lien_job_worker *worker, uint64_t number)
+{
+	struct lien_replay_share *share = lien_replay_share_find(&job->script->shares, number);
+
+	if (share && share->arrived)
+		return serve(job, worker, share);
+	worker->state = LIEN_JOB_WAITING;
+	worker->share = number;
+	worker->moved = lien_clock_ms();
+	return 0;
+}
+
+/* --- messages --------------------------------------------------------------------------------- */
 
 static int take_done(struct lien_job_worker *worker, const struct lien_replay_message *message)
 {
@@ -90,7 +157,7 @@ static int take_done(struct lien_job_worker *worker, const struct lien_replay_me
 		forget(worker);
 		return 0;
 	}
-	return lien_job_complain(worker, "does not exit");
+	return complain(worker, "does not exit");
 }
 
 static int hear(struct lien_job *job, struct lien_job_worker *worker)
@@ -100,19 +167,18 @@ static int hear(struct lien_job *job, struct lien_job_worker *worker)
 
 	err = lien_replay_receive(worker->sock, &message, &fd, 0);
 	if (err == -EPIPE)
-		return lien_job_died(job, worker);
+		return died(job, worker);
 	if (err == -EMFILE)
-		return lien_job_complain(worker,
-			"its export does not fit: out of file descriptors, "
-			"raise the limit (ulimit -n)");
+		return complain(worker, "its export does not fit: out of file descriptors, "
+					"raise the limit (ulimit -n)");
 	if (err)
-		return lien_job_complain(worker, "receiving from it: %s", strerror(-err));
+		return complain(worker, "receiving from it: %s", strerror(-err));
 	worker->moved = lien_clock_ms();
 	switch (message.say) {
 	case LIEN_SAY_EXPORT:
-		return lien_job_take_export(job, &message, fd);
+		return take_export(job, &message, fd);
 	case LIEN_SAY_IMPORT:
-		return lien_job_take_import(job, worker, message.share.number);
+		return take_import(job, worker, message.share.number);
 	case LIEN_SAY_DONE:
 		return take_done(worker, &message);
 	case LIEN_SAY_CHECKED:
@@ -121,9 +187,9 @@ static int hear(struct lien_job *job, struct lien_job_worker *worker)
 		return 0;
 	case LIEN_SAY_FAILED:
 		message.text[sizeof(message.text) - 1] = '\0';
-		return lien_job_complain(worker, "%s", message.text);
+		return complain(worker, "%s", message.text);
 	default:
-		return lien_job_complain(worker, "says %u, which means nothing", message.say);
+		return complain(worker, "says %u, which means nothing", message.say);
 	}
 }
 
@@ -135,14 +201,14 @@ static int timed_out(const struct lien_job *job, const struct lien_job_worker *w
 	const char *call = current_call(worker, &calls);
 
 	if (worker->state == LIEN_JOB_BUSY)
-		return lien_job_complain(worker,
+		return complain(worker,
 			"no progress for %d s, %" PRIu64 " of %zu calls made, now %s",
 			job->timeout_ms / 1000, calls, worker->process->count, call);
 	share = lien_replay_share_find(&job->script->shares, worker->share);
 	while (exporter->index != share->exporter)
 		exporter++;
 	current_call(exporter, &calls);
-	return lien_job_complain(worker,
+	return complain(worker,
 		"waited %d s for share %" PRIu64
 		", call %u of recorded pid %u, which has made %" PRIu64 " of %zu",
 		job->timeout_ms / 1000, worker->share, share->op + 1, exporter->process->pid, calls,
@@ -242,9 +308,9 @@ int lien_job_tell(struct lien_job *job, const struct lien_replay_message *messag
 		memset(&worker->checked, 0, sizeof(worker->checked));
 		err = lien_replay_send(worker->sock, message, -1, 0);
 		if (err == -EPIPE)
-			err = lien_job_died(job, worker);
+			err = died(job, worker);
 		else if (err)
-			return lien_job_complain(worker, "no order reaches it: %s", strerror(-err));
+			return complain(worker, "no order reaches it: %s", strerror(-err));
 		else
 			worker->state = LIEN_JOB_BUSY;
 		if (err)
@@ -252,51 +318,6 @@ int lien_job_tell(struct lien_job *job, const struct lien_replay_message *messag
 		worker->moved = lien_clock_ms();
 	}
 	return lien_job_wait(job);
-}
-
-static void report_mismatch(const struct lien_job_worker *worker, FILE *out)
-{
-	const struct lien_replay_checked *checked = &worker->checked;
-
-	fprintf(out,
-		"verify: recorded pid %u (pid %d): mapping 0x%" PRIx64 " (recorded 0x%" PRIx64
-		") offset 0x%" PRIx64 ": ",
-		worker->process->pid, worker->pid, checked->actual, checked->va, checked->offset);
-	if (checked->result)
-		fprintf(out,
-			"cannot be read (CUresult %" PRIu64
-			"): if it is offloaded, run `lien restore` first\n",
-			checked->result);
-	else
-		fprintf(out, "expected 0x%016" PRIx64 ", found 0x%016" PRIx64 "\n",
-			checked->expected, checked->found);
-}
-
-int lien_job_verify(struct lien_job *job, struct lien_job_totals *totals, FILE *out)
-{
-	struct lien_replay_message message = {.say = LIEN_SAY_VERIFY};
-	const struct lien_replay_checked *checked;
-	const struct lien_job_worker *worker;
-	size_t i;
-	int err;
-
-	memset(totals, 0, sizeof(*totals));
-	err = lien_job_tell(job, &message);
-	if (err)
-		return err;
-	for (i = 0; i < job->count; i++) {
-		worker = &job->workers[i];
-		checked = &worker->checked;
-		if (worker->state == LIEN_JOB_GONE)
-			continue;
-		totals->mappings += checked->mappings;
-		totals->failed += checked->failed;
-		totals->bytes += checked->bytes;
-		if (checked->failed)
-			report_mismatch(worker, out);
-	}
-	job->failed |= totals->failed > 0;
-	return 0;
 }
 
 int lien_job_start(struct lien_job *job, struct lien_script *script)
@@ -326,7 +347,7 @@ int lien_job_start(struct lien_job *job, struct lien_script *script)
 		worker->moved = lien_clock_ms();
 		err = lien_job_spawn(job, job->count - 1);
 		if (err)
-			return lien_job_complain(worker, "starting a worker: %s", strerror(-err));
+			return complain(worker, "starting a worker: %s", strerror(-err));
 	}
 	return 0;
 }
@@ -337,7 +358,7 @@ static void bury(struct lien_job *job, struct lien_job_worker *worker, bool orde
 	int status = 0;
 
 	while (!lien_job_reap(worker, EXIT_MS, &status)) {
-		lien_job_complain(worker, "does not exit: killed");
+		complain(worker, "does not exit: killed");
 		kill(worker->pid, SIGKILL);
 		job->failed = true;
 		orderly = false;
@@ -345,10 +366,10 @@ static void bury(struct lien_job *job, struct lien_job_worker *worker, bool orde
 	if (!orderly || !status)
 		return;
 	if (WIFSIGNALED(status))
-		lien_job_complain(worker, "died of signal %d (%s)", WTERMSIG(status),
+		complain(worker, "died of signal %d (%s)", WTERMSIG(status),
 			strsignal(WTERMSIG(status)));
 	else
-		lien_job_complain(worker, "exited with status %d", WEXITSTATUS(status));
+		complain(worker, "exited with status %d", WEXITSTATUS(status));
 	job->failed = true;
 }
 

@@ -58,10 +58,6 @@ int lien_job_wait(struct lien_job *job);
 /* Sends the message to every worker, and waits for all. */
 int lien_job_tell(struct lien_job *job, const struct lien_replay_message *message);
 
-/* Makes all workers verify everything; prints each worker's first mismatch to out. Mismatches are
- * no error. */
-int lien_job_verify(struct lien_job *job, struct lien_job_totals *totals, FILE *out);
-
 /* Waits until fd is readable, and watches the workers meanwhile. */
 int lien_job_wait_input(struct lien_job *job, int fd);
 
@@ -70,18 +66,6 @@ void lien_job_end(struct lien_job *job, bool orderly);
 
 /* Frees everything that the job owns, except the script. */
 void lien_job_free(struct lien_job *job);
-
-/* Prints one line about a worker on stderr. Returns -EIO. */
-int lien_job_complain(const struct lien_job_worker *worker, const char *format, ...)
-	__attribute__((__format__(__printf__, 2, 3)));
-
-/* Handles a worker whose end of the socket is closed, and reports why. Returns 0 when the job
- * continues without it. */
-int lien_job_died(struct lien_job *job, struct lien_job_worker *worker);
-
-/* mailbox.c: handles an EXPORT, and takes ownership of its fd; an IMPORT that asks for a share. */
-int lien_job_take_export(struct lien_job *job, const struct lien_replay_message *message, int fd);
-int lien_job_take_import(struct lien_job *job, struct lien_job_worker *worker, uint64_t number);
 
 /* spawn.c: forks and execs this program as worker `number` of job. -errno. */
 int lien_job_spawn(struct lien_job *job, size_t number);

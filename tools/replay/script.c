@@ -5,9 +5,7 @@
 
 #include "agent/graph/event_check.h"
 #include "agent/graph/graph.h"
-#include "agent/journal/recording.h"
 #include "tools/replay/build.h"
-#include "tools/replay/snapshot.h"
 
 /* libbsd's tree.h uses it and leaves it undefined. */
 #ifndef __unused
@@ -84,44 +82,6 @@ static void end(struct lien_replay_build *b)
 	free(b);
 }
 
-uint32_t lien_replay_op_flags(struct lien_replay_build *b, const struct lien_event *ev)
-{
-	return lien_replay_owners_nccl(&b->owners, ev) ? LIEN_OP_NCCL : 0;
-}
-
-int lien_replay_emit(struct lien_replay_build *b, const struct lien_event *ev, uint64_t allocation)
-{
-	struct lien_replay_process *process = b->process;
-	struct lien_replay_op *op;
-	size_t room;
-	void *more;
-
-	if (process->count == LIEN_REPLAY_OPS_MAX)
-		return -E2BIG;
-	if (process->count == process->room) {
-		room = process->room ? process->room * 2 : 64;
-		more = reallocarray(process->ops, room, sizeof(*process->ops));
-		if (!more)
-			return -ENOMEM;
-		process->ops = more;
-		process->room = room;
-	}
-	op = &process->ops[process->count++];
-	memset(op, 0, sizeof(*op));
-	memcpy(&op->event, ev, ev->size);
-	op->allocation = allocation;
-	op->flags = lien_replay_op_flags(b, ev);
-	op->record = b->script->records;
-	process->nccl |= op->flags & LIEN_OP_NCCL;
-	return 0;
-}
-
-int lien_replay_skip(struct lien_replay_build *b, enum lien_replay_skip why)
-{
-	b->script->skipped[why]++;
-	return 0;
-}
-
 static lien_replay_apply apply_of(unsigned int call)
 {
 	lien_replay_apply apply = lien_replay_memory_call(call);
@@ -129,33 +89,6 @@ static lien_replay_apply apply_of(unsigned int call)
 	if (!apply)
 		apply = lien_replay_share_call(call);
 	return apply ? apply : lien_replay_comm_call(call);
-}
-
-int lien_replay_give_up(struct lien_replay_build *b, unsigned int type, uint64_t name)
-{
-	struct lien_replay_pending_call *call = lien_replay_pending_find(&b->pending, type, name);
-	struct lien_event ev = {.size = sizeof(ev), .type = type, .pid = b->pid, .start = b->start};
-	size_t before = b->process->count;
-	int err;
-
-	if (call) {
-		call->applied = true;
-		ev = call->event;
-	} else if (type == LIEN_CALL_CU_MEM_RELEASE) {
-		ev.release.handle = name;
-	} else if (lien_event_library(type) == LIEN_LIB_NCCL) {
-		ev.comm_end.comm = name;
-	} else {
-		ev.range.va = name;
-	}
-	if (type == LIEN_CALL_CU_MEM_UNMAP && !call)
-		ev.range.bytes = lien_replay_space_mapping(&b->space, name, 1)->bytes;
-	err = apply_of(type)(b, &ev);
-	for (; !err && before < b->process->count; before++) {
-		b->script->inferred += !call && !(b->process->ops[before].flags & LIEN_OP_INFERRED);
-		b->process->ops[before].flags |= LIEN_OP_INFERRED;
-	}
-	return err;
 }
 
 static int call(
@@ -174,18 +107,6 @@ static int call(
 	}
 	b->process->used = true;
 	return apply ? apply(b, ev) : 0;
-}
-
-int lien_script_add(struct lien_script *script, const struct lien_event *ev)
-{
-	int err = 0;
-
-	script->records++;
-	if (LIEN_IS_STATE(ev->type))
-		return lien_replay_snapshot_add(script, ev);
-	if (ev->type != LIEN_EVENT_LIBRARY) /* snapshots have these, too */
-		err = lien_replay_snapshot_end(script);
-	return err ? err : lien_script_take(script, ev);
 }
 
 int lien_script_take(struct lien_script *script, const struct lien_event *ev)
@@ -296,39 +217,4 @@ void lien_script_free(struct lien_script *script)
 	free(script->allocations);
 	free(script->builds);
 	free(script);
-}
-
-int lien_script_load(const char *path, struct lien_script **out, uint64_t *record)
-{
-	struct lien_recording *rec = NULL;
-	struct lien_script *script = NULL;
-	struct lien_event ev;
-	int err, cut;
-
-	*record = 0;
-	err = lien_recording_open(path, &rec);
-	if (err)
-		return err;
-	err = lien_script_new(&script);
-	while (!err) {
-		++*record;
-		err = lien_recording_read(rec, &ev);
-		if (err == 1)
-			err = lien_script_add(script, &ev);
-		else if (!err)
-			break;
-	}
-	/* It was only read, so closing has no error to report. */
-	cut = lien_recording_close(rec);
-	(void)cut;
-	cut = err == -ENODATA ? err : 0;
-	if (!err || cut)
-		err = lien_replay_snapshot_end(script);
-	if (err) {
-		lien_script_free(script);
-		return err;
-	}
-	lien_script_finish(script);
-	*out = script;
-	return cut;
 }

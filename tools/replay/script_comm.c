@@ -9,6 +9,16 @@ static struct lien_replay_name *comm_name(struct lien_replay_build *b, uint64_t 
 	return lien_replay_names_find(&b->names, LIEN_REPLAY_NAME_COMM, comm);
 }
 
+static int destroy(struct lien_replay_build *b, const struct lien_event *ev)
+{
+	struct lien_replay_name *name = comm_name(b, ev->comm_end.comm);
+
+	if (!name)
+		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
+	lien_replay_names_pop(&b->names, name);
+	return lien_replay_emit(b, ev, LIEN_NO_ALLOCATION);
+}
+
 static int init(struct lien_replay_build *b, const struct lien_event *ev)
 {
 	unsigned int how = LIEN_CALL_NCCL_DESTROY;
@@ -22,22 +32,12 @@ static int init(struct lien_replay_build *b, const struct lien_event *ev)
 	if (comm_name(b, ev->comm.comm)) {
 		if (lien_replay_pending_find(&b->pending, LIEN_CALL_NCCL_ABORT, ev->comm.comm))
 			how = LIEN_CALL_NCCL_ABORT;
-		err = lien_replay_give_up(b, how, ev->comm.comm);
+		err = lien_replay_give_up(b, how, ev->comm.comm, destroy);
 		if (err)
 			return err;
 	}
 	if (!lien_replay_names_push(&b->names, LIEN_REPLAY_NAME_COMM, ev->comm.comm, 0, 0, 0))
 		return -ENOMEM;
-	return lien_replay_emit(b, ev, LIEN_NO_ALLOCATION);
-}
-
-static int destroy(struct lien_replay_build *b, const struct lien_event *ev)
-{
-	struct lien_replay_name *name = comm_name(b, ev->comm_end.comm);
-
-	if (!name)
-		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
-	lien_replay_names_pop(&b->names, name);
 	return lien_replay_emit(b, ev, LIEN_NO_ALLOCATION);
 }
 

@@ -57,66 +57,8 @@ static int hold(struct lien_replay_build *b, const struct lien_event *ev, uint64
 		       : -ENOMEM;
 }
 
-/* Releases all references to this handle value. */
-static int give_up_handle(struct lien_replay_build *b, uint64_t handle)
-{
-	int err;
-
-	while (lien_replay_names_find(&b->names, LIEN_REPLAY_NAME_HANDLE, handle)) {
-		err = lien_replay_give_up(b, LIEN_CALL_CU_MEM_RELEASE, handle);
-		if (err)
-			return err;
-	}
-	return 0;
-}
-
-static int give_up_mappings(struct lien_replay_build *b, uint64_t va, uint64_t bytes)
-{
-	struct lien_replay_mapping *m;
-	int err;
-
-	while ((m = lien_replay_space_mapping(&b->space, va, bytes))) {
-		err = lien_replay_give_up(b, LIEN_CALL_CU_MEM_UNMAP, m->va);
-		if (err)
-			return err;
-	}
-	return 0;
-}
-
-static int give_up_ranges(struct lien_replay_build *b, uint64_t va, uint64_t bytes)
-{
-	struct lien_replay_range *range;
-	int err;
-
-	while ((range = lien_replay_space_range(&b->space, va, bytes))) {
-		err = lien_replay_give_up(b,
-			range->linear ? LIEN_CALL_CU_MEM_FREE : LIEN_CALL_CU_MEM_ADDRESS_FREE,
-			range->va);
-		if (err)
-			return err;
-	}
-	return 0;
-}
-
-static int create(struct lien_replay_build *b, const struct lien_event *ev)
-{
-	uint64_t number = LIEN_NO_ALLOCATION;
-	int err;
-
-	err = give_up_handle(b, ev->create.handle);
-	if (err)
-		return err;
-	if (ev->flags & LIEN_EVENT_PARTIAL || !ev->create.bytes) {
-		lien_replay_skip(b, LIEN_SKIP_PARTIAL);
-		return hold(b, ev, ev->create.handle, number);
-	}
-	if (ev->create.prop.location_type == CU_MEM_LOCATION_TYPE_DEVICE)
-		see_device(b, ev->create.prop.location_id, true);
-	err = new_allocation(b, ev->create.bytes, &number);
-	if (!err)
-		err = hold(b, ev, ev->create.handle, number);
-	return err ? err : lien_replay_emit(b, ev, number);
-}
+/* --- calls that release
+ * --------------------------------------------------------------------------- */
 
 static int release(struct lien_replay_build *b, const struct lien_event *ev)
 {
@@ -131,101 +73,6 @@ static int release(struct lien_replay_build *b, const struct lien_event *ev)
 	if (number == LIEN_NO_ALLOCATION)
 		return lien_replay_skip(b, LIEN_SKIP_DEPENDENT);
 	return lien_replay_emit(b, ev, number);
-}
-
-static int retain(struct lien_replay_build *b, const struct lien_event *ev)
-{
-	uint64_t handle = ev->retain.handle, number = LIEN_NO_ALLOCATION;
-	struct lien_replay_mapping *m = lien_replay_space_mapping(&b->space, ev->retain.va, 1);
-	struct lien_replay_name *name;
-	int err;
-
-	if (m)
-		number = m->allocation;
-	/* A retained handle that is live gets another reference; that of another allocation was
-	 * released. */
-	name = lien_replay_names_find(&b->names, LIEN_REPLAY_NAME_HANDLE, handle);
-	if (name && name->tag != number) {
-		err = give_up_handle(b, handle);
-		if (err)
-			return err;
-	}
-	err = hold(b, ev, handle, number);
-	if (err)
-		return err;
-	if (number == LIEN_NO_ALLOCATION)
-		return lien_replay_skip(b, m ? LIEN_SKIP_DEPENDENT : LIEN_SKIP_UNKNOWN);
-	return lien_replay_emit(b, ev, number);
-}
-
-static int reserve(struct lien_replay_build *b, const struct lien_event *ev)
-{
-	uint64_t va = ev->reserve.va, bytes = ev->reserve.bytes;
-	int err;
-
-	if (!is_range(va, bytes))
-		return lien_replay_skip(b, LIEN_SKIP_PARTIAL);
-	err = give_up_ranges(b, va, bytes);
-	if (err)
-		return err;
-	if (!lien_replay_space_reserve(&b->space, va, bytes, 0, 0))
-		return -ENOMEM;
-	return lien_replay_emit(b, ev, LIEN_NO_ALLOCATION);
-}
-
-static int address_free(struct lien_replay_build *b, const struct lien_event *ev)
-{
-	struct lien_replay_range *range = lien_replay_space_range(&b->space, ev->range.va, 1);
-	struct lien_event whole = *ev;
-	int err;
-
-	if (!range || range->va != ev->range.va || range->linear)
-		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
-	/* The driver does not free a range with mappings in it. */
-	err = give_up_mappings(b, range->va, range->bytes);
-	if (err)
-		return err;
-	whole.range.bytes = range->bytes;
-	lien_replay_space_unreserve(&b->space, range);
-	return lien_replay_emit(b, &whole, LIEN_NO_ALLOCATION);
-}
-
-static int map(struct lien_replay_build *b, const struct lien_event *ev)
-{
-	uint64_t va = ev->map.va, bytes = ev->map.bytes, number = LIEN_NO_ALLOCATION;
-	struct lien_replay_range *range;
-	struct lien_replay_mapping *m;
-	struct lien_replay_name *name;
-	int err;
-
-	if (!is_range(va, bytes) || ev->map.offset + bytes < bytes)
-		return lien_replay_skip(b, LIEN_SKIP_PARTIAL);
-	range = lien_replay_space_range(&b->space, va, 1);
-	if (!range || range->linear || range->bytes - (va - range->va) < bytes)
-		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
-	err = give_up_mappings(b, va, bytes);
-	if (err)
-		return err;
-	name = lien_replay_names_find(&b->names, LIEN_REPLAY_NAME_HANDLE, ev->map.handle);
-	if (name)
-		number = name->tag;
-	m = lien_replay_space_map(&b->space, va, bytes, number, 0);
-	if (!m)
-		return -ENOMEM;
-	m->offset = ev->map.offset;
-	if (number == LIEN_NO_ALLOCATION)
-		return lien_replay_skip(b, name ? LIEN_SKIP_DEPENDENT : LIEN_SKIP_UNKNOWN);
-	return lien_replay_emit(b, ev, number);
-}
-
-/* Records how much of its allocation the owner can write, now or for some time. */
-static void note_filled(struct lien_replay_build *b, const struct lien_replay_mapping *m)
-{
-	struct lien_replay_allocation *allocation = &b->script->allocations[m->allocation];
-
-	if (allocation->owner == b->index && lien_replay_mapping_writable(m) &&
-		m->offset <= allocation->filled && m->offset + m->bytes > allocation->filled)
-		allocation->filled = m->offset + m->bytes;
 }
 
 /* Returns the first mapping from m upwards that is entirely inside [va, va + bytes): a call never
@@ -275,6 +122,11 @@ static int emit_over(struct lien_replay_build *b, const struct lien_event *ev)
 	return err;
 }
 
+_Static_assert(offsetof(struct lien_event, access.va) == offsetof(struct lien_event, range.va) &&
+		       offsetof(struct lien_event, access.bytes) ==
+			       offsetof(struct lien_event, range.bytes),
+	"emit_over() takes both");
+
 static int unmap(struct lien_replay_build *b, const struct lien_event *ev)
 {
 	uint64_t va = ev->range.va, bytes = ev->range.bytes;
@@ -289,10 +141,190 @@ static int unmap(struct lien_replay_build *b, const struct lien_event *ev)
 	return err;
 }
 
-_Static_assert(offsetof(struct lien_event, access.va) == offsetof(struct lien_event, range.va) &&
-		       offsetof(struct lien_event, access.bytes) ==
-			       offsetof(struct lien_event, range.bytes),
-	"emit_over() takes both");
+static int give_up_mappings(struct lien_replay_build *b, uint64_t va, uint64_t bytes)
+{
+	struct lien_replay_mapping *m;
+	int err;
+
+	while ((m = lien_replay_space_mapping(&b->space, va, bytes))) {
+		err = lien_replay_give_up(b, LIEN_CALL_CU_MEM_UNMAP, m->va, unmap);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+static int address_free(struct lien_replay_build *b, const struct lien_event *ev)
+{
+	struct lien_replay_range *range = lien_replay_space_range(&b->space, ev->range.va, 1);
+	struct lien_event whole = *ev;
+	int err;
+
+	if (!range || range->va != ev->range.va || range->linear)
+		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
+	/* The driver does not free a range with mappings in it. */
+	err = give_up_mappings(b, range->va, range->bytes);
+	if (err)
+		return err;
+	whole.range.bytes = range->bytes;
+	lien_replay_space_unreserve(&b->space, range);
+	return lien_replay_emit(b, &whole, LIEN_NO_ALLOCATION);
+}
+
+static int mem_free(struct lien_replay_build *b, const struct lien_event *ev)
+{
+	struct lien_replay_range *range = lien_replay_space_range(&b->space, ev->range.va, 1);
+	struct lien_replay_mapping *m;
+	uint64_t number;
+
+	if (!ev->range.va)
+		return 0; /* cudaFree(NULL), a way to initialize the runtime */
+	if (!range || range->va != ev->range.va || !range->linear)
+		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
+	m = lien_replay_space_mapping(&b->space, range->va, 1);
+	number = m->allocation;
+	lien_replay_space_unmap(&b->space, m);
+	lien_replay_space_unreserve(&b->space, range);
+	return lien_replay_emit(b, ev, number);
+}
+
+/* --- what must have been released
+ * ----------------------------------------------------------------- */
+
+int lien_replay_give_up_reference(struct lien_replay_build *b, uint64_t handle)
+{
+	return lien_replay_give_up(b, LIEN_CALL_CU_MEM_RELEASE, handle, release);
+}
+
+/* Releases all references to this handle value. */
+static int give_up_handle(struct lien_replay_build *b, uint64_t handle)
+{
+	int err;
+
+	while (lien_replay_names_find(&b->names, LIEN_REPLAY_NAME_HANDLE, handle)) {
+		err = lien_replay_give_up_reference(b, handle);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+static int give_up_ranges(struct lien_replay_build *b, uint64_t va, uint64_t bytes)
+{
+	struct lien_replay_range *range;
+	int err;
+
+	while ((range = lien_replay_space_range(&b->space, va, bytes))) {
+		err = range->linear
+			      ? lien_replay_give_up(b, LIEN_CALL_CU_MEM_FREE, range->va, mem_free)
+			      : lien_replay_give_up(
+					b, LIEN_CALL_CU_MEM_ADDRESS_FREE, range->va, address_free);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+/* --- calls that make and map
+ * ---------------------------------------------------------------------- */
+
+static int create(struct lien_replay_build *b, const struct lien_event *ev)
+{
+	uint64_t number = LIEN_NO_ALLOCATION;
+	int err;
+
+	err = give_up_handle(b, ev->create.handle);
+	if (err)
+		return err;
+	if (ev->flags & LIEN_EVENT_PARTIAL || !ev->create.bytes) {
+		lien_replay_skip(b, LIEN_SKIP_PARTIAL);
+		return hold(b, ev, ev->create.handle, number);
+	}
+	if (ev->create.prop.location_type == CU_MEM_LOCATION_TYPE_DEVICE)
+		see_device(b, ev->create.prop.location_id, true);
+	err = new_allocation(b, ev->create.bytes, &number);
+	if (!err)
+		err = hold(b, ev, ev->create.handle, number);
+	return err ? err : lien_replay_emit(b, ev, number);
+}
+
+static int retain(struct lien_replay_build *b, const struct lien_event *ev)
+{
+	uint64_t handle = ev->retain.handle, number = LIEN_NO_ALLOCATION;
+	struct lien_replay_mapping *m = lien_replay_space_mapping(&b->space, ev->retain.va, 1);
+	struct lien_replay_name *name;
+	int err;
+
+	if (m)
+		number = m->allocation;
+	/* A retained handle that is live gets another reference; that of another allocation was
+	 * released. */
+	name = lien_replay_names_find(&b->names, LIEN_REPLAY_NAME_HANDLE, handle);
+	if (name && name->tag != number) {
+		err = give_up_handle(b, handle);
+		if (err)
+			return err;
+	}
+	err = hold(b, ev, handle, number);
+	if (err)
+		return err;
+	if (number == LIEN_NO_ALLOCATION)
+		return lien_replay_skip(b, m ? LIEN_SKIP_DEPENDENT : LIEN_SKIP_UNKNOWN);
+	return lien_replay_emit(b, ev, number);
+}
+
+static int reserve(struct lien_replay_build *b, const struct lien_event *ev)
+{
+	uint64_t va = ev->reserve.va, bytes = ev->reserve.bytes;
+	int err;
+
+	if (!is_range(va, bytes))
+		return lien_replay_skip(b, LIEN_SKIP_PARTIAL);
+	err = give_up_ranges(b, va, bytes);
+	if (err)
+		return err;
+	if (!lien_replay_space_reserve(&b->space, va, bytes, 0, 0))
+		return -ENOMEM;
+	return lien_replay_emit(b, ev, LIEN_NO_ALLOCATION);
+}
+
+static int map(struct lien_replay_build *b, const struct lien_event *ev)
+{
+	uint64_t va = ev->map.va, bytes = ev->map.bytes, number = LIEN_NO_ALLOCATION;
+	struct lien_replay_range *range;
+	struct lien_replay_mapping *m;
+	struct lien_replay_name *name;
+	int err;
+
+	if (!is_range(va, bytes) || ev->map.offset + bytes < bytes)
+		return lien_replay_skip(b, LIEN_SKIP_PARTIAL);
+	range = lien_replay_space_range(&b->space, va, 1);
+	if (!range || range->linear || range->bytes - (va - range->va) < bytes)
+		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
+	err = give_up_mappings(b, va, bytes);
+	if (err)
+		return err;
+	name = lien_replay_names_find(&b->names, LIEN_REPLAY_NAME_HANDLE, ev->map.handle);
+	if (name)
+		number = name->tag;
+	m = lien_replay_space_map(&b->space, va, bytes, number, 0);
+	if (!m)
+		return -ENOMEM;
+	m->offset = ev->map.offset;
+	if (number == LIEN_NO_ALLOCATION)
+		return lien_replay_skip(b, name ? LIEN_SKIP_DEPENDENT : LIEN_SKIP_UNKNOWN);
+	return lien_replay_emit(b, ev, number);
+}
+
+/* Records how much of its allocation the owner can write, now or for some time. */
+static void note_filled(struct lien_replay_build *b, const struct lien_replay_mapping *m)
+{
+	struct lien_replay_allocation *allocation = &b->script->allocations[m->allocation];
+
+	if (allocation->owner == b->index && lien_replay_mapping_writable(m) &&
+		m->offset <= allocation->filled && m->offset + m->bytes > allocation->filled)
+		allocation->filled = m->offset + m->bytes;
+}
 
 static int set_access(struct lien_replay_build *b, const struct lien_event *ev)
 {
@@ -338,23 +370,6 @@ static int mem_alloc(struct lien_replay_build *b, const struct lien_event *ev)
 		return -ENOMEM;
 	m->linear = true;
 	note_filled(b, m);
-	return lien_replay_emit(b, ev, number);
-}
-
-static int mem_free(struct lien_replay_build *b, const struct lien_event *ev)
-{
-	struct lien_replay_range *range = lien_replay_space_range(&b->space, ev->range.va, 1);
-	struct lien_replay_mapping *m;
-	uint64_t number;
-
-	if (!ev->range.va)
-		return 0; /* cudaFree(NULL), a way to initialize the runtime */
-	if (!range || range->va != ev->range.va || !range->linear)
-		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
-	m = lien_replay_space_mapping(&b->space, range->va, 1);
-	number = m->allocation;
-	lien_replay_space_unmap(&b->space, m);
-	lien_replay_space_unreserve(&b->space, range);
 	return lien_replay_emit(b, ev, number);
 }
 

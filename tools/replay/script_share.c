@@ -45,7 +45,7 @@ static int import_handle(struct lien_replay_build *b, const struct lien_event *e
 	 * stays. */
 	while (handle_name(b, handle) &&
 		lien_replay_pending_find(&b->pending, LIEN_CALL_CU_MEM_RELEASE, handle)) {
-		err = lien_replay_give_up(b, LIEN_CALL_CU_MEM_RELEASE, handle);
+		err = lien_replay_give_up_reference(b, handle);
 		if (err)
 			return err;
 	}
@@ -55,7 +55,7 @@ static int import_handle(struct lien_replay_build *b, const struct lien_event *e
 		number = share->allocation;
 	/* Live, and of another allocation: its release was lost. */
 	while (handle_name(b, handle) && handle_name(b, handle)->tag != number) {
-		err = lien_replay_give_up(b, LIEN_CALL_CU_MEM_RELEASE, handle);
+		err = lien_replay_give_up_reference(b, handle);
 		if (err)
 			return err;
 	}

@@ -35,7 +35,8 @@ struct lien_replay_worker {
 	char text[sizeof(((struct lien_replay_message *)0)->text)];
 };
 
-/* Runs a worker after exec: its parent sends commands over sock. Returns an exit status. */
+/* serve.c: runs a worker after exec: its parent sends commands over sock. Returns an exit status.
+ */
 int lien_replay_worker_main(int number, int sock);
 
 /* Sets .text. Returns -EIO. */
