@@ -80,10 +80,13 @@ static void begin_process(uint32_t pid)
 		.pid = pid,
 		.tid = pid,
 		.start = pid * 1000ull,
-		.library = {
-			.start = IN_NCCL & ~0xfffull, .length = 0x100000, .name = "libnccl.so.2"}};
+		.library = {.start = IN_NCCL & ~0xfffull,
+			.length = 0x100000,
+			.inode = 1,
+			.name = "libnccl.so.2"}};
 	put(&ev);
 	ev.library.start = IN_TORCH & ~0xfffull;
+	ev.library.inode = 2;
 	strcpy(ev.library.name, "libc10_cuda.so");
 	put(&ev);
 	ev = (struct lien_event){.size = LIEN_EVENT_HEADER,

@@ -168,7 +168,10 @@ static void test_owner(void **state)
 		.type = LIEN_EVENT_LIBRARY,
 		.pid = 1,
 		.start = 1,
-		.library = {.start = 0x1000, .length = 0x1000, .name = "libnccl.so.2.28.9"}});
+		.library = {.start = 0x1000,
+			.length = 0x1000,
+			.inode = 1,
+			.name = "libnccl.so.2.28.9"}});
 	ev = EVENT(CU_MEM_CREATE, 1, .create = {.handle = 10, .bytes = 2 * MIB}, .caller = 0x1fff);
 	add(ev);
 	ev.caller = 0x2000;
@@ -183,7 +186,7 @@ static void test_owner(void **state)
 		.type = LIEN_EVENT_LIBRARY,
 		.pid = 1,
 		.start = 1,
-		.library = {.start = 0x1800, .length = 0x1000, .name = "libother.so"}});
+		.library = {.start = 0x1800, .length = 0x1000, .inode = 2, .name = "libother.so"}});
 	ev.caller = 0x1fff;
 	ev.outer = CREATE;
 	ev.create.handle = 13;

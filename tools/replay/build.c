@@ -6,10 +6,20 @@
 #include <string.h>
 
 #include "agent/graph/event_check.h"
+#include "agent/graph/graph.h"
+
+#define LIBNCCL "libnccl.so"
 
 uint32_t lien_replay_op_flags(struct lien_replay_build *b, const struct lien_event *ev)
 {
-	return lien_replay_owners_nccl(&b->owners, ev) ? LIEN_OP_NCCL : 0;
+	struct lien_process *process = lien_graph_living(b->script->graph, b->pid, b->start);
+	const struct lien_library_map *map;
+
+	if (lien_event_library(ev->type) == LIEN_LIB_NCCL ||
+		lien_event_library(ev->outer) == LIEN_LIB_NCCL)
+		return LIEN_OP_NCCL;
+	map = process ? lien_process_library(process, ev->caller) : NULL;
+	return map && !strncmp(map->file->text, LIBNCCL, strlen(LIBNCCL)) ? LIEN_OP_NCCL : 0;
 }
 
 int lien_replay_emit(struct lien_replay_build *b, const struct lien_event *ev, uint64_t allocation)

@@ -8,7 +8,6 @@
 #define LIEN_REPLAY_BUILD_H
 
 #include "tools/replay/names.h"
-#include "tools/replay/owner.h"
 #include "tools/replay/pending.h"
 #include "tools/replay/script.h"
 #include "tools/replay/space.h"
@@ -23,7 +22,6 @@ struct lien_replay_build {
 	struct lien_replay_names names;
 	struct lien_replay_space space;
 	struct lien_replay_pending pending;
-	struct lien_replay_owners owners;
 };
 
 typedef int (*lien_replay_apply)(struct lien_replay_build *b, const struct lien_event *ev);
@@ -39,7 +37,8 @@ int lien_script_take(struct lien_script *script, const struct lien_event *ev);
 /* Appends the call to the process's script. */
 int lien_replay_emit(struct lien_replay_build *b, const struct lien_event *ev, uint64_t allocation);
 
-/* Returns the LIEN_OP_* flags of a call that is not emitted yet. */
+/* Returns the LIEN_OP_* flags of a call that is not emitted yet: NCCL makes it if the outermost
+ * traced frame is one of NCCL's functions, or returns into a libnccl.so. */
 uint32_t lien_replay_op_flags(struct lien_replay_build *b, const struct lien_event *ev);
 
 /* Counts the call as left out. Returns 0. */

@@ -12,7 +12,7 @@ REPLAY_OBJS := $(REPLAY_SRCS:%.c=$(BUILD)/obj/%.o)
 # What a test of script building links, and no more.
 REPLAY_SCRIPT_SRCS := $(addprefix tools/replay/, \
 	load.c script.c build.c script_memory.c script_share.c script_comm.c snapshot.c \
-	names.c space.c share.c pending.c owner.c) \
+	names.c space.c share.c pending.c) \
 	agent/journal/recording.c $(wildcard agent/graph/*.c)
 
 $(REPLAY): $(REPLAY_OBJS)

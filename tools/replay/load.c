@@ -2,9 +2,15 @@
 #include <errno.h>
 
 #include <lien/state.h>
+#include "agent/graph/graph.h"
 #include "agent/journal/recording.h"
 #include "tools/replay/build.h"
 #include "tools/replay/snapshot.h"
+
+static bool keeps_libraries(unsigned type)
+{
+	return type == LIEN_EVENT_LIBRARY || type == LIEN_EVENT_EXEC || type == LIEN_EVENT_EXIT;
+}
 
 int lien_script_add(struct lien_script *script, const struct lien_event *ev)
 {
@@ -15,6 +21,8 @@ int lien_script_add(struct lien_script *script, const struct lien_event *ev)
 		return lien_replay_snapshot_add(script, ev);
 	if (ev->type != LIEN_EVENT_LIBRARY) /* snapshots have these, too */
 		err = lien_replay_snapshot_end(script);
+	if (!err && keeps_libraries(ev->type))
+		err = lien_graph_apply(script->graph, ev);
 	return err ? err : lien_script_take(script, ev);
 }
 

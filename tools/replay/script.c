@@ -78,7 +78,6 @@ static void end(struct lien_replay_build *b)
 	lien_replay_names_clear(&b->names);
 	lien_replay_space_clear(&b->space);
 	lien_replay_pending_clear(&b->pending);
-	lien_replay_owners_clear(&b->owners);
 	free(b);
 }
 
@@ -143,7 +142,7 @@ int lien_script_take(struct lien_script *script, const struct lien_event *ev)
 		memcpy(b->process->comm, ev->process.comm, sizeof(b->process->comm));
 		return 0;
 	case LIEN_EVENT_LIBRARY:
-		return lien_replay_owners_add(&b->owners, ev);
+		return 0;
 	default:
 		return call(script, b, ev);
 	}
@@ -189,7 +188,8 @@ int lien_script_new(struct lien_script **out)
 	if (!script)
 		return -ENOMEM;
 	script->builds = calloc(1, sizeof(*script->builds));
-	if (!script->builds) {
+	if (!script->builds || lien_graph_new(&script->graph)) {
+		free(script->builds);
 		free(script);
 		return -ENOMEM;
 	}
@@ -212,7 +212,7 @@ void lien_script_free(struct lien_script *script)
 		free(script->processes[i]);
 	}
 	lien_replay_share_clear(&script->shares);
-	lien_graph_free(script->snapshot);
+	lien_graph_free(script->graph);
 	free(script->processes);
 	free(script->allocations);
 	free(script->builds);

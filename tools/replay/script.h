@@ -55,7 +55,8 @@ struct lien_script {
 	size_t allocation_count, allocation_room;
 	struct lien_replay_share_tree shares;
 	struct lien_replay_builds *builds; /* during construction */
-	struct lien_graph *snapshot;	   /* while its records come in; else NULL */
+	struct lien_graph *graph;	   /* the snapshot, and processes' libraries */
+	bool snapshot;			   /* its records come in */
 
 	/* Statistics of the recording. */
 	uint64_t records;

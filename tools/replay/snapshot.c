@@ -363,20 +363,16 @@ static int add_all(struct lien_script *script, struct lien_graph *graph)
 
 int lien_replay_snapshot_add(struct lien_script *script, const struct lien_event *ev)
 {
-	int err = script->snapshot ? 0 : lien_graph_new(&script->snapshot);
+	int err = lien_graph_apply(script->graph, ev);
 
-	if (!err)
-		err = lien_graph_apply(script->snapshot, ev);
+	script->snapshot = true;
 	return err || ev->type != LIEN_STATE_end ? err : lien_replay_snapshot_end(script);
 }
 
 int lien_replay_snapshot_end(struct lien_script *script)
 {
-	struct lien_graph *graph = script->snapshot;
-	int err;
-
-	script->snapshot = NULL;
-	err = graph ? add_all(script, graph) : 0;
-	lien_graph_free(graph);
-	return err;
+	if (!script->snapshot)
+		return 0;
+	script->snapshot = false;
+	return add_all(script, script->graph);
 }
