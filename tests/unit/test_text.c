@@ -11,9 +11,20 @@
 #include "agent/graph/nearest.h"
 #include "tools/text/output.h"
 
-static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0}, {"COMMAND", LIEN_LEFT, 0},
-	{"GPU", LIEN_RIGHT, 1}, {"PATH", LIEN_LEFT_TAIL, 2}, {"A", LIEN_RIGHT, 3},
-	{"B", LIEN_RIGHT, 3}};
+static enum lien_color red(const json_t *row)
+{
+	(void)row;
+	return LIEN_COLOR_RED; /* no terminal: no colors */
+}
+
+static const struct lien_column columns[] = {
+	{"PID", LIEN_NUMBER, .member = "pid", .total = LIEN_TOTAL_SUM},
+	{"COMMAND", LIEN_TEXT, .member = "command", .color = red, .total = LIEN_TOTAL_LABEL},
+	{"GPU", LIEN_BYTES, .member = "bytes", .drop = 1},
+	{"PATH", LIEN_PATH, .member = "path", .drop = 2},
+	{"A", LIEN_NUMBER, .drop = 3},
+	{"B", LIEN_NUMBER, .drop = 3},
+};
 
 static void fit(size_t available, size_t command, size_t gpu, size_t path, size_t a)
 {
@@ -55,19 +66,21 @@ static void test_columns_go_before_texts(void **state)
 static char *printed(size_t available)
 {
 	struct lien_table *table = lien_table_new(columns, 4);
+	json_t *row = json_pack("{s:i, s:s, s:I}", "pid", 7, "command", "pyth\xc3\xb6n\x1b[2J",
+		"bytes", (json_int_t)5 << 29);
+	json_t *whole =
+		json_pack("{s:i, s:s}", "pid", 8, "path", "/usr/lib/x86_64-linux-gnu/libcuda.so.1");
 	char *text = NULL;
 	size_t size;
 	FILE *out = open_memstream(&text, &size);
 
 	assert_non_null(out);
-	lien_table_add(table, "7");
-	lien_table_add(table, "pyth\xc3\xb6n\x1b[2J");
-	lien_table_paint(table, LIEN_COLOR_RED); /* no terminal: no colors */
-	lien_table_add(table, "2.5 GiB");
-	lien_table_add(table, "/usr/lib/x86_64-linux-gnu/libcuda.so.1");
+	lien_table_row(table, row, whole);
 	lien_table_add(table, "4194304");
 	lien_table_end_in(table, out, available);
 	fclose(out);
+	json_decref(row);
+	json_decref(whole);
 	return text;
 }
 
@@ -87,6 +100,45 @@ static void test_cells(void **state)
 		"      7  pyth\xc3\xb6n?[2J  2.5 GiB  .../x86_64-linux-gnu/libcuda.so.1\n"
 		"4194304\n");
 	free(text);
+}
+
+/* Members of each type, null and missing; columns that no row fills; a total. */
+static void test_rows(void **state)
+{
+	static const struct lien_column typed[] = {
+		{"NODE", LIEN_TEXT, .member = "node", .optional = true},
+		{"NUMBER", LIEN_NUMBER, .member = "number", .total = LIEN_TOTAL_LABEL},
+		{"BYTES", LIEN_BYTES, .member = "bytes", .unknown = "?", .total = LIEN_TOTAL_SUM},
+		{"TEXT", LIEN_TEXT, .member = "text"},
+		{"TAG", LIEN_TEXT, .member = "tag", .optional = true},
+		{"NOT", LIEN_NUMBER, .member = "number", .hidden = true},
+	};
+	struct lien_table *table = lien_table_new(LIEN_COLUMNS(typed));
+	json_t *rows = json_loads("[{\"number\": 3, \"bytes\": -4096, \"tag\": null},"
+				  "{\"number\": [1, 2], \"text\": \"x\", \"tag\": \"y\"},"
+				  "{\"number\": null, \"bytes\": 1024, \"node\": \"\"},"
+				  "{\"number\": 1.25, \"bytes\": null}]",
+		0, NULL);
+	char *text = NULL;
+	size_t size, i;
+	FILE *out = open_memstream(&text, &size);
+	json_t *row;
+
+	(void)state;
+	assert_non_null(out);
+	json_array_foreach (rows, i, row)
+		lien_table_row(table, row, NULL);
+	lien_table_total(table, rows);
+	lien_table_end_in(table, out, SIZE_MAX);
+	fclose(out);
+	assert_string_equal(text, "NUMBER     BYTES  TEXT  TAG\n"
+				  "     3  -4.0 KiB\n"
+				  "     2         ?  x     y\n"
+				  "     -   1.0 KiB\n"
+				  "   1.2         ?\n"
+				  " total   1.0 KiB\n");
+	free(text);
+	json_decref(rows);
 }
 
 static void same_json(const char *text, size_t flags, const char *expected)
@@ -153,6 +205,7 @@ int main(void)
 		cmocka_unit_test(test_what_matters_stays),
 		cmocka_unit_test(test_columns_go_before_texts),
 		cmocka_unit_test(test_cells),
+		cmocka_unit_test(test_rows),
 		cmocka_unit_test(test_numbers_are_short),
 		cmocka_unit_test(test_did_you_mean),
 	};

@@ -27,26 +27,17 @@ static const struct lien_usage usage = {
 
 static void print_rows(const json_t *processes, bool release)
 {
-	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0},
-		{"COMMAND", LIEN_LEFT, 0}, {"HELD", LIEN_RIGHT, 0}, {"IN USE", LIEN_RIGHT, 0},
-		{"OFFLOAD", LIEN_RIGHT, 1}, {"MISSING", LIEN_RIGHT, 2},
-		{"GIVEN BACK", LIEN_RIGHT, 0}};
-	struct lien_table *table = lien_table_new(columns, release ? 7 : 6);
-	const json_t *row;
-	size_t i;
+	const struct lien_column columns[] = {
+		{"PID", LIEN_NUMBER, .member = "pid"},
+		{"COMMAND", LIEN_TEXT, .member = "command"},
+		{"HELD", LIEN_BYTES, .member = "held_bytes"},
+		{"IN USE", LIEN_BYTES, .member = "used_bytes"},
+		{"OFFLOAD", LIEN_BYTES, .member = "offload_bytes", .drop = 1},
+		{"MISSING", LIEN_BYTES, .member = "missing_bytes", .drop = 2},
+		{"GIVEN BACK", LIEN_BYTES, .member = "released_bytes", .hidden = !release},
+	};
 
-	json_array_foreach (processes, i, row) {
-		lien_table_add(table, "%" PRIu64, lien_get_number(row, "pid"));
-		lien_table_add(table, "%s", lien_get_text(row, "command"));
-		lien_table_add(table, "%s", lien_size(lien_get_number(row, "held_bytes")).text);
-		lien_table_add(table, "%s", lien_size(lien_get_number(row, "used_bytes")).text);
-		lien_table_add(table, "%s", lien_size(lien_get_number(row, "offload_bytes")).text);
-		lien_table_add(table, "%s", lien_size(lien_get_number(row, "missing_bytes")).text);
-		if (release)
-			lien_table_add(table, "%s",
-				lien_size(lien_get_number(row, "released_bytes")).text);
-	}
-	lien_table_end(table, stdout);
+	lien_table_print(LIEN_COLUMNS(columns), processes);
 	printf("\n");
 }
 

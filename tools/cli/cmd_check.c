@@ -76,9 +76,9 @@ static const char *graph_has(const char *kind)
 
 static void print_differences(const json_t *processes)
 {
-	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0},
-		{"ADDRESS", LIEN_LEFT, 0}, {"SIZE", LIEN_RIGHT, 1}, {"LIEN KNOWS", LIEN_LEFT, 0},
-		{"THE DRIVER HAS", LIEN_LEFT, 0}};
+	static const struct lien_column columns[] = {{"PID", LIEN_NUMBER, .drop = 0},
+		{"ADDRESS", LIEN_TEXT, .drop = 0}, {"SIZE", LIEN_NUMBER, .drop = 1},
+		{"LIEN KNOWS", LIEN_TEXT, .drop = 0}, {"THE DRIVER HAS", LIEN_TEXT, .drop = 0}};
 	struct lien_table *table = lien_table_new(columns, 5);
 	const json_t *process, *difference;
 	size_t i, j;

@@ -321,11 +321,12 @@ static void print_transfers(const json_t *group)
 
 static void print_group(const json_t *group, const json_t *comms, bool *incomplete)
 {
-	static const struct lien_column columns[] = {{"NODE", LIEN_LEFT, 0},
-		{"RANK", LIEN_RIGHT, 0}, {"PID", LIEN_RIGHT, 0}, {"DEVICE", LIEN_RIGHT, 3},
-		{"MEMORY", LIEN_RIGHT, 0}, {"INFERRED", LIEN_RIGHT, 0},
-		{"REGISTERED", LIEN_RIGHT, 2}, {"CALLS", LIEN_RIGHT, 0}, {"DATA", LIEN_RIGHT, 4},
-		{"LAST CALL", LIEN_RIGHT, 0}};
+	static const struct lien_column columns[] = {{"NODE", LIEN_TEXT, .drop = 0},
+		{"RANK", LIEN_NUMBER, .drop = 0}, {"PID", LIEN_NUMBER, .drop = 0},
+		{"DEVICE", LIEN_NUMBER, .drop = 3}, {"MEMORY", LIEN_NUMBER, .drop = 0},
+		{"INFERRED", LIEN_NUMBER, .drop = 0}, {"REGISTERED", LIEN_NUMBER, .drop = 2},
+		{"CALLS", LIEN_NUMBER, .drop = 0}, {"DATA", LIEN_NUMBER, .drop = 4},
+		{"LAST CALL", LIEN_NUMBER, .drop = 0}};
 	const bool nodes = json_object_get(group, "nodes");
 	struct lien_table *table = lien_table_new(columns + !nodes, 9 + nodes);
 	const char *name = lien_get_text(group, "group");

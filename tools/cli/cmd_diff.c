@@ -185,10 +185,11 @@ static void add_signed(struct lien_table *table, int64_t bytes)
 
 static void print_table(const char *title, const json_t *rows)
 {
-	const struct lien_column columns[] = {{title, LIEN_LEFT, 0}, {"KIND", LIEN_LEFT, 0},
-		{"ALLOCS", LIEN_RIGHT, 2}, {"A", LIEN_RIGHT, 1}, {"B", LIEN_RIGHT, 1},
-		{"CHANGE", LIEN_RIGHT, 0}, {"OFFLOADED", LIEN_RIGHT, 3}};
-	struct lien_table *table = lien_table_new(columns, 7);
+	const struct lien_column columns[] = {{title, LIEN_TEXT, .drop = 0},
+		{"KIND", LIEN_TEXT, .drop = 0}, {"ALLOCS", LIEN_NUMBER, .drop = 2},
+		{"A", LIEN_NUMBER, .drop = 1}, {"B", LIEN_NUMBER, .drop = 1},
+		{"CHANGE", LIEN_NUMBER, .drop = 0}, {"OFFLOADED", LIEN_NUMBER, .drop = 3}};
+	struct lien_table *table = lien_table_new(LIEN_COLUMNS(columns));
 	const json_t *row;
 	size_t i;
 

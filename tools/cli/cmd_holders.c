@@ -154,9 +154,9 @@ static char *detail_of(const json_t *holder, const json_t *allocation)
 
 static void print_holders(const json_t *holders, const json_t *allocation)
 {
-	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0}, {"LIEN", LIEN_LEFT, 0},
-		{"ADDRESS OR HANDLE", LIEN_LEFT, 0}, {"SIZE", LIEN_RIGHT, 1},
-		{"DETAIL", LIEN_LEFT, 0}};
+	static const struct lien_column columns[] = {{"PID", LIEN_NUMBER, .drop = 0},
+		{"LIEN", LIEN_TEXT, .drop = 0}, {"ADDRESS OR HANDLE", LIEN_TEXT, .drop = 0},
+		{"SIZE", LIEN_NUMBER, .drop = 1}, {"DETAIL", LIEN_TEXT, .drop = 0}};
 	struct lien_table *table;
 	const json_t *holder;
 	size_t i;

@@ -123,11 +123,12 @@ static void keep_selected(json_t *result, const json_t *ps)
 
 static void print_rows(const json_t *result)
 {
-	static const struct lien_column columns[] = {{"NODE", LIEN_LEFT, 0}, {"PID", LIEN_RIGHT, 0},
-		{"OWNER", LIEN_LEFT, 0}, {"KIND", LIEN_LEFT, 0}, {"ALLOCATIONS", LIEN_RIGHT, 2},
-		{"MAPPINGS", LIEN_RIGHT, 3}, {"BYTES", LIEN_RIGHT, 0},
-		{"OFFLOAD FREES", LIEN_RIGHT, 1}, {"OFFLOADED", LIEN_RIGHT, 0},
-		{"TAG", LIEN_LEFT, 1}};
+	static const struct lien_column columns[] = {{"NODE", LIEN_TEXT, .drop = 0},
+		{"PID", LIEN_NUMBER, .drop = 0}, {"OWNER", LIEN_TEXT, .drop = 0},
+		{"KIND", LIEN_TEXT, .drop = 0}, {"ALLOCATIONS", LIEN_NUMBER, .drop = 2},
+		{"MAPPINGS", LIEN_NUMBER, .drop = 3}, {"BYTES", LIEN_NUMBER, .drop = 0},
+		{"OFFLOAD FREES", LIEN_NUMBER, .drop = 1}, {"OFFLOADED", LIEN_NUMBER, .drop = 0},
+		{"TAG", LIEN_TEXT, .drop = 1}};
 	const json_t *rows = json_object_get(result, "rows"), *row;
 	const bool tags = lien_any_tag(rows, 0);
 	const bool nodes = json_object_get(json_array_get(rows, 0), "node");

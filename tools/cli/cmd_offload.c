@@ -212,7 +212,7 @@ static void add_process(struct lien_table *table, const json_t *process, const c
 
 static void print_processes(const struct words *words, const json_t *processes)
 {
-	struct lien_column columns[6 + PHASES_MAX] = {{"PID", LIEN_RIGHT, 0}};
+	struct lien_column columns[6 + PHASES_MAX] = {{"PID", LIEN_NUMBER, .drop = 0}};
 	const char *phases[PHASES_MAX];
 	char *titles[PHASES_MAX];
 	unsigned phase_count = phases_of(processes, phases), count = 1;
@@ -221,15 +221,15 @@ static void print_processes(const struct words *words, const json_t *processes)
 	const json_t *process;
 	size_t i;
 
-	columns[count++] = (struct lien_column){words->column, LIEN_RIGHT, 0};
+	columns[count++] = (struct lien_column){words->column, LIEN_NUMBER, .drop = 0};
 	if (freed)
-		columns[count++] = (struct lien_column){"FREED", LIEN_RIGHT, 0};
-	columns[count++] = (struct lien_column){"ALLOCS", LIEN_RIGHT, 2};
-	columns[count++] = (struct lien_column){"IMPORTS", LIEN_RIGHT, 3};
-	columns[count++] = (struct lien_column){"MAPPINGS", LIEN_RIGHT, 3};
+		columns[count++] = (struct lien_column){"FREED", LIEN_NUMBER, .drop = 0};
+	columns[count++] = (struct lien_column){"ALLOCS", LIEN_NUMBER, .drop = 2};
+	columns[count++] = (struct lien_column){"IMPORTS", LIEN_NUMBER, .drop = 3};
+	columns[count++] = (struct lien_column){"MAPPINGS", LIEN_NUMBER, .drop = 3};
 	for (i = 0; i < phase_count; i++) {
 		titles[i] = lien_format("%s ms", phases[i]);
-		columns[count++] = (struct lien_column){titles[i], LIEN_RIGHT, 1};
+		columns[count++] = (struct lien_column){titles[i], LIEN_NUMBER, .drop = 1};
 	}
 	table = lien_table_new(columns, count);
 	json_array_foreach (processes, i, process)

@@ -45,34 +45,6 @@ static const struct lien_usage usage = {
 	.examples = examples,
 };
 
-static void add_sum(struct lien_table *table, const json_t *processes, const char *key)
-{
-	const json_t *process;
-	uint64_t sum = 0;
-	size_t i;
-
-	json_array_foreach (processes, i, process)
-		sum += lien_get_number(process, key);
-	lien_table_add(table, "%s", lien_size(sum).text);
-	lien_table_paint(table, LIEN_COLOR_BOLD);
-}
-
-static void add_total(struct lien_table *table, const json_t *processes)
-{
-	if (json_object_get(json_array_get(processes, 0), "node"))
-		lien_table_add(table, "%s", "");
-	lien_table_add(table, "%s", "");
-	lien_table_add(table, "%s", "");
-	lien_table_add(table, "total");
-	lien_table_paint(table, LIEN_COLOR_BOLD);
-	for (unsigned i = 0; i < 4; i++)
-		lien_table_add(table, "%s", "");
-	add_sum(table, processes, "bytes");
-	add_sum(table, processes, "nccl_bytes");
-	add_sum(table, processes, "imported_bytes");
-	add_sum(table, processes, "offloaded_bytes");
-}
-
 /* What the incompleteness means for an offload, by reason. */
 static void print_incomplete(const json_t *processes)
 {
@@ -102,59 +74,52 @@ static void print_incomplete(const json_t *processes)
 	}
 }
 
-/* Are they of several nodes? */
-static bool has_nodes(const json_t *processes)
+static char *state_text(const json_t *process)
 {
-	return json_object_get(json_array_get(processes, 0), "node");
+	return lien_format("%s%s", lien_state_text(process), is_incomplete(process) ? "*" : "");
 }
 
-/* The names of a recording's users are not known here. */
-static void print_processes(const json_t *processes, bool recorded)
+static char *ranks_text(const json_t *process)
 {
-	static const struct lien_column columns[] = {{"NODE", LIEN_LEFT, 0}, {"PID", LIEN_RIGHT, 0},
-		{"USER", LIEN_LEFT, 6}, {"COMMAND", LIEN_LEFT, 0}, {"STATE", LIEN_LEFT, 0},
-		{"CONTROL", LIEN_LEFT, 4}, {"DEVICES", LIEN_LEFT, 2}, {"RANKS", LIEN_LEFT, 3},
-		{"GPU", LIEN_RIGHT, 0}, {"NCCL", LIEN_RIGHT, 1}, {"IMPORTED", LIEN_RIGHT, 5},
-		{"OFFLOADED", LIEN_RIGHT, 0}};
-	const bool nodes = has_nodes(processes);
-	struct lien_table *table = lien_table_new(columns + !nodes, 11 + nodes);
+	return lien_ranks_text(process, RANKS_SHOWN);
+}
+
+static char *nccl_text(const json_t *process)
+{
+	return lien_format("%s%s", lien_size(lien_get_number(process, "nccl_bytes")).text,
+		lien_get_number(process, "nccl_inferred_bytes") ? "?" : "");
+}
+
+static void print_processes(const json_t *processes)
+{
+	static const struct lien_column columns[] = {
+		{"NODE", LIEN_TEXT, .member = "node", .optional = true},
+		{"PID", LIEN_NUMBER, .member = "pid"},
+		{"USER", LIEN_TEXT, .member = "user", .drop = 6},
+		{"COMMAND", LIEN_TEXT, .member = "command", .total = LIEN_TOTAL_LABEL},
+		{"STATE", LIEN_TEXT, .text = state_text, .color = lien_state_color},
+		{"CONTROL", LIEN_TEXT, .member = "control", .drop = 4},
+		{"DEVICES", LIEN_TEXT, .text = lien_devices_text, .drop = 2},
+		{"RANKS", LIEN_TEXT, .text = ranks_text, .drop = 3},
+		{"GPU", LIEN_BYTES, .member = "bytes", .total = LIEN_TOTAL_SUM},
+		{"NCCL", LIEN_BYTES, .member = "nccl_bytes", .text = nccl_text, .drop = 1,
+			.total = LIEN_TOTAL_SUM},
+		{"IMPORTED", LIEN_BYTES, .member = "imported_bytes", .drop = 5,
+			.total = LIEN_TOTAL_SUM},
+		{"OFFLOADED", LIEN_BYTES, .member = "offloaded_bytes", .total = LIEN_TOTAL_SUM},
+	};
+	struct lien_table *table = lien_table_new(LIEN_COLUMNS(columns));
 	const json_t *process;
 	bool incomplete = false, seems = false;
 	size_t i;
 
 	json_array_foreach (processes, i, process) {
-		bool partial = is_incomplete(process);
-		bool inferred = lien_get_number(process, "nccl_inferred_bytes");
-		char *user = lien_user_name(lien_get_number(process, "uid"), recorded);
-		char *devices = lien_devices_text(process),
-		     *ranks = lien_ranks_text(process, RANKS_SHOWN);
-
-		incomplete |= partial;
-		seems |= inferred;
-		if (nodes)
-			lien_table_add(table, "%s", lien_get_text(process, "node"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
-		lien_table_add(table, "%s", user);
-		lien_table_add(table, "%s", lien_get_text(process, "command"));
-		lien_table_add(table, "%s%s", lien_state_text(process), partial ? "*" : "");
-		lien_table_paint(table, lien_state_color(process));
-		lien_table_add(table, "%s", lien_get_text(process, "control"));
-		lien_table_add(table, "%s", devices);
-		lien_table_add(table, "%s", ranks);
-		lien_table_add(table, "%s", lien_size(lien_get_number(process, "bytes")).text);
-		lien_table_add(table, "%s%s",
-			lien_size(lien_get_number(process, "nccl_bytes")).text,
-			inferred ? "?" : "");
-		lien_table_add(
-			table, "%s", lien_size(lien_get_number(process, "imported_bytes")).text);
-		lien_table_add(
-			table, "%s", lien_size(lien_get_number(process, "offloaded_bytes")).text);
-		free(devices);
-		free(ranks);
-		free(user);
+		incomplete |= is_incomplete(process);
+		seems |= lien_get_number(process, "nccl_inferred_bytes");
+		lien_table_row(table, process, NULL);
 	}
 	if (json_array_size(processes) > 1)
-		add_total(table, processes);
+		lien_table_total(table, processes);
 	lien_table_end(table, stdout);
 	if (seems) {
 		printf("\n");
@@ -251,15 +216,21 @@ static json_t *ask(const struct lien_query *query)
 	}
 }
 
-/* Returns those of the processes that are shown. */
+/* Returns those of the processes that are shown, with their users' names. */
 static json_t *shown_of(const struct ps *ps, const json_t *processes)
 {
 	json_t *shown = json_array(), *process;
+	char *user;
 	size_t i;
 
-	json_array_foreach (processes, i, process)
-		if (ps->all || lien_uses_memory(process))
-			json_array_append(shown, process);
+	json_array_foreach (processes, i, process) {
+		if (!ps->all && !lien_uses_memory(process))
+			continue;
+		user = lien_user_name(lien_get_number(process, "uid"), ps->query.from.path);
+		json_object_set_new(process, "user", json_string(user));
+		json_array_append(shown, process);
+		free(user);
+	}
 	return shown;
 }
 
@@ -271,7 +242,7 @@ static void print_list(const struct ps *ps, const json_t *result)
 	char *text;
 
 	if (json_array_size(shown))
-		print_processes(shown, ps->query.from.path);
+		print_processes(shown);
 	else if (!left_out && (ps->filter.gpu || ps->filter.user))
 		printf("none of the selected processes uses CUDA\n");
 	else if (!left_out)

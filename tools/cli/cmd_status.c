@@ -138,8 +138,9 @@ static const char *last_component(const char *path)
 
 static void print_libraries(const json_t *status)
 {
-	static const struct lien_column columns[] = {{"LIBRARY", LIEN_LEFT, 0},
-		{"CALLS", LIEN_RIGHT, 1}, {"MISSING", LIEN_RIGHT, 0}, {"PATH", LIEN_LEFT_TAIL, 0}};
+	static const struct lien_column columns[] = {{"LIBRARY", LIEN_TEXT, .drop = 0},
+		{"CALLS", LIEN_NUMBER, .drop = 1}, {"MISSING", LIEN_NUMBER, .drop = 0},
+		{"PATH", LIEN_PATH, .drop = 0}};
 	const json_t *libraries = json_object_get(status, "libraries"), *library;
 	struct lien_table *table;
 	size_t i;

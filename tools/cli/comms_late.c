@@ -17,9 +17,9 @@ static void add_known(struct lien_table *table, const json_t *object, const char
 
 static bool print_unmatched(const json_t *late, bool more)
 {
-	static const struct lien_column columns[] = {{"GROUP", LIEN_LEFT, 0},
-		{"RANK", LIEN_RIGHT, 0}, {"OF", LIEN_RIGHT, 0}, {"PID", LIEN_RIGHT, 0},
-		{"DEVICE", LIEN_RIGHT, 0}};
+	static const struct lien_column columns[] = {{"GROUP", LIEN_TEXT, .drop = 0},
+		{"RANK", LIEN_NUMBER, .drop = 0}, {"OF", LIEN_NUMBER, .drop = 0},
+		{"PID", LIEN_NUMBER, .drop = 0}, {"DEVICE", LIEN_NUMBER, .drop = 0}};
 	const json_t *process, *comm;
 	struct lien_table *table = NULL;
 	size_t i, j;

@@ -59,103 +59,46 @@ static char *users_of(const json_t *gpu, const json_t *processes)
 	return text;
 }
 
-static void add_bytes(struct lien_table *table, const json_t *entry, const char *key)
-{
-	json_t *value = json_object_get(entry, key);
-	json_int_t bytes = json_integer_value(value);
-
-	if (!json_is_integer(value))
-		lien_table_add(table, "?");
-	else
-		lien_table_add(table, "%s%s", bytes < 0 ? "-" : "",
-			lien_size(bytes < 0 ? -(uint64_t)bytes : (uint64_t)bytes).text);
-}
-
-static void add_total(struct lien_table *table, const json_t *gpus)
-{
-	static const char *const keys[] = {"used_bytes", "free_bytes", "total_bytes"};
-	const json_t *gpu;
-	uint64_t sum;
-	size_t i;
-
-	lien_table_add(table, "total");
-	lien_table_paint(table, LIEN_COLOR_BOLD);
-	for (unsigned key = 0; key < 3; key++) {
-		sum = 0;
-		json_array_foreach (gpus, i, gpu)
-			sum += lien_get_number(gpu, keys[key]);
-		lien_table_add(table, "%s", lien_size(sum).text);
-		lien_table_paint(table, LIEN_COLOR_BOLD);
-	}
-	lien_table_add(table, "%s", "");
-	lien_table_add(table, "%s", "");
-}
-
-/* Without figures (no NVML), only what the processes' numbers stand for. */
-static void add_gpu(struct lien_table *table, const json_t *gpu, const char *users, bool figures)
-{
-	const json_t *index = json_object_get(gpu, "index");
-
-	if (json_is_integer(index))
-		lien_table_add(table, "%" JSON_INTEGER_FORMAT, json_integer_value(index));
-	else
-		lien_table_add(table, "?");
-	if (figures) {
-		add_bytes(table, gpu, "used_bytes");
-		add_bytes(table, gpu, "free_bytes");
-		add_bytes(table, gpu, "total_bytes");
-	}
-	lien_table_add(table, "%s", users ? users : "-");
-	lien_table_add(table, "%s", lien_get_text(gpu, "uuid"));
-}
-
 void lien_print_gpus(const json_t *result)
 {
-	static const struct lien_column with[] = {{"GPU", LIEN_RIGHT, 0}, {"USED", LIEN_RIGHT, 0},
-		{"FREE", LIEN_RIGHT, 0}, {"TOTAL", LIEN_RIGHT, 0}, {"PROCESSES", LIEN_LEFT, 0},
-		{"UUID", LIEN_LEFT, 1}};
-	static const struct lien_column without[] = {
-		{"GPU", LIEN_RIGHT, 0}, {"PROCESSES", LIEN_LEFT, 0}, {"UUID", LIEN_LEFT, 1}};
-	const json_t *gpus = json_object_get(result, "gpus"), *gpu;
+	const json_t *gpus = json_object_get(result, "gpus");
 	const json_t *processes = json_object_get(result, "processes");
-	bool figures = lien_filter_gpus_have(gpus, "total_bytes"), any = false;
-	struct lien_table *table = figures ? lien_table_new(with, 6) : lien_table_new(without, 3);
+	/* Without figures (no NVML), only what the processes' numbers stand for. */
+	const bool figures = lien_filter_gpus_have(gpus, "total_bytes");
+	const struct lien_column columns[] = {
+		{"GPU", LIEN_NUMBER, .member = "index", .unknown = "?", .total = LIEN_TOTAL_LABEL},
+		{"USED", LIEN_BYTES, .member = "used_bytes", .unknown = "?",
+			.total = LIEN_TOTAL_SUM, .hidden = !figures},
+		{"FREE", LIEN_BYTES, .member = "free_bytes", .unknown = "?",
+			.total = LIEN_TOTAL_SUM, .hidden = !figures},
+		{"TOTAL", LIEN_BYTES, .member = "total_bytes", .unknown = "?",
+			.total = LIEN_TOTAL_SUM, .hidden = !figures},
+		{"PROCESSES", LIEN_TEXT, .member = "users"},
+		{"UUID", LIEN_TEXT, .member = "uuid", .drop = 1},
+	};
+	struct lien_table *table = lien_table_new(LIEN_COLUMNS(columns));
+	bool any = false;
+	json_t *gpu;
 	char *users;
 	size_t i;
 
 	json_array_foreach (gpus, i, gpu) {
 		users = users_of(gpu, processes);
 		if (*lien_get_text(gpu, "uuid") && (users || figures)) {
-			add_gpu(table, gpu, users, figures);
+			json_object_set_new(gpu, "users", json_string(users ? users : "-"));
+			lien_table_row(table, gpu, NULL);
 			any = true;
 		}
 		free(users);
 	}
 	if (any && figures && json_array_size(gpus) > 1)
-		add_total(table, gpus);
+		lien_table_total(table, gpus);
 	if (any)
 		printf("\n");
 	if (any)
 		lien_table_end(table, stdout);
 	else
 		lien_table_free(table);
-}
-
-static void add_process(struct lien_table *table, const json_t *gpu, const json_t *process)
-{
-	json_t *ordinal = json_object_get(process, "ordinal");
-	char *name = name_of(gpu);
-
-	lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
-	if (json_is_integer(ordinal))
-		lien_table_add(table, "%" JSON_INTEGER_FORMAT, json_integer_value(ordinal));
-	else
-		lien_table_add(table, "?");
-	lien_table_add(table, "%s", name);
-	add_bytes(table, process, "traced_bytes");
-	add_bytes(table, process, "unexplained_bytes");
-	add_bytes(table, process, "total_bytes");
-	free(name);
 }
 
 #define PIDS_SHOWN 8
@@ -217,21 +160,32 @@ static bool idle(const json_t *process)
 
 void lien_print_explained(const json_t *result, pid_t pid)
 {
-	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0},
-		{"DEVICE", LIEN_RIGHT, 1}, {"GPU", LIEN_LEFT, 0}, {"TRACED", LIEN_RIGHT, 0},
-		{"+ UNEXPLAINED", LIEN_RIGHT, 0}, {"= NVIDIA-SMI", LIEN_RIGHT, 0}};
-	struct lien_table *table = lien_table_new(columns, 6);
-	const json_t *gpu, *process;
+	static const struct lien_column columns[] = {
+		{"PID", LIEN_NUMBER, .member = "pid"},
+		{"DEVICE", LIEN_NUMBER, .member = "ordinal", .unknown = "?", .drop = 1},
+		{"GPU", LIEN_TEXT, .member = "name"},
+		{"TRACED", LIEN_BYTES, .member = "traced_bytes", .unknown = "?"},
+		{"+ UNEXPLAINED", LIEN_BYTES, .member = "unexplained_bytes", .unknown = "?"},
+		{"= NVIDIA-SMI", LIEN_BYTES, .member = "total_bytes", .unknown = "?"},
+	};
+	struct lien_table *table = lien_table_new(LIEN_COLUMNS(columns));
+	const json_t *process;
+	json_t *gpu;
+	char *name;
 	bool any = false;
 	size_t i, j;
 
-	json_array_foreach (json_object_get(result, "gpus"), i, gpu)
+	json_array_foreach (json_object_get(result, "gpus"), i, gpu) {
+		name = name_of(gpu);
+		json_object_set_new(gpu, "name", json_string(name));
+		free(name);
 		json_array_foreach (json_object_get(gpu, "processes"), j, process)
 			if ((!pid || lien_get_number(process, "pid") == (uint64_t)pid) &&
 				!idle(process)) {
-				add_process(table, gpu, process);
+				lien_table_row(table, process, gpu);
 				any = true;
 			}
+	}
 	printf("\n");
 	if (any) {
 		lien_table_end(table, stdout);

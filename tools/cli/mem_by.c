@@ -36,9 +36,10 @@ static void print_sites(const json_t *rows)
 static void print_table(const char *by, const json_t *rows)
 {
 	char *title = lien_format("%s", by), *c;
-	const struct lien_column columns[] = {{title, LIEN_LEFT, 0}, {"KIND", LIEN_LEFT, 0},
-		{"ALLOCS", LIEN_RIGHT, 2}, {"BYTES", LIEN_RIGHT, 0}, {"FREES", LIEN_RIGHT, 1},
-		{"OFFLOADED", LIEN_RIGHT, 0}, {"INFERRED", LIEN_RIGHT, 0}};
+	const struct lien_column columns[] = {{title, LIEN_TEXT, .drop = 0},
+		{"KIND", LIEN_TEXT, .drop = 0}, {"ALLOCS", LIEN_NUMBER, .drop = 2},
+		{"BYTES", LIEN_NUMBER, .drop = 0}, {"FREES", LIEN_NUMBER, .drop = 1},
+		{"OFFLOADED", LIEN_NUMBER, .drop = 0}, {"INFERRED", LIEN_NUMBER, .drop = 0}};
 	bool comm = !strcmp(by, "comm");
 	struct lien_table *table = lien_table_new(columns, comm ? 7 : 6);
 	struct lien_text text;

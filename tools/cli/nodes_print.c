@@ -30,11 +30,12 @@ static unsigned add_node(struct lien_table *table, const json_t *node, bool free
 
 void lien_print_nodes_move(const json_t *result, bool restore)
 {
-	const struct lien_column columns[] = {{"NODE", LIEN_LEFT, 0}, {"PID", LIEN_RIGHT, 0},
-		{restore ? "RESTORED" : "MOVED", LIEN_RIGHT, 0},
-		{restore ? "ALLOCS" : "FREED", LIEN_RIGHT, restore ? 1 : 0},
-		{restore ? "IMPORTS" : "ALLOCS", LIEN_RIGHT, restore ? 2 : 1},
-		{"IMPORTS", LIEN_RIGHT, 2}};
+	const struct lien_column columns[] = {{"NODE", LIEN_TEXT, .drop = 0},
+		{"PID", LIEN_NUMBER, .drop = 0},
+		{restore ? "RESTORED" : "MOVED", LIEN_NUMBER, .drop = 0},
+		{restore ? "ALLOCS" : "FREED", LIEN_NUMBER, .drop = restore ? 1 : 0},
+		{restore ? "IMPORTS" : "ALLOCS", LIEN_NUMBER, .drop = restore ? 2 : 1},
+		{"IMPORTS", LIEN_NUMBER, .drop = 2}};
 	const json_t *nodes = json_object_get(result, "nodes"), *node;
 	const char *outcome = lien_get_text(result, "outcome");
 	const bool dry = !strcmp(outcome, "dry run");

@@ -21,6 +21,7 @@ struct cell {
 struct lien_table {
 	const struct lien_column *columns;
 	unsigned count;
+	bool *any; /* has a row the column's member? */
 	struct cell *cells;
 	size_t used, capacity;
 };
@@ -34,9 +35,14 @@ static void *need(void *memory)
 	return memory;
 }
 
+static bool is_number(enum lien_cell kind)
+{
+	return kind == LIEN_NUMBER || kind == LIEN_BYTES;
+}
+
 static size_t at_least(const struct lien_column *column, size_t width, size_t text)
 {
-	return column->align == LIEN_RIGHT || width < text ? width : text;
+	return is_number(column->kind) || width < text ? width : text;
 }
 
 /* Returns the table's width when texts are shortened to `text`. */
@@ -76,7 +82,7 @@ void lien_table_fit(
 		unsigned widest = count;
 
 		for (unsigned i = 0; i < count; i++)
-			if (columns[i].align != LIEN_RIGHT && widths[i] > NARROW &&
+			if (!is_number(columns[i].kind) && widths[i] > NARROW &&
 				(widest == count || widths[i] > widths[widest]))
 				widest = i;
 		if (widest == count)
@@ -91,27 +97,83 @@ struct lien_table *lien_table_new(const struct lien_column *columns, unsigned co
 
 	table->columns = columns;
 	table->count = count;
+	table->any = need(calloc(count, sizeof(*table->any)));
 	return table;
+}
+
+static void add(struct lien_table *table, char *text, enum lien_color color)
+{
+	if (table->used == table->capacity) {
+		table->capacity = table->capacity ? 2 * table->capacity : 64;
+		table->cells =
+			need(reallocarray(table->cells, table->capacity, sizeof(*table->cells)));
+	}
+	table->cells[table->used++] = (struct cell){text, color};
 }
 
 void lien_table_add(struct lien_table *table, const char *format, ...)
 {
 	va_list args;
 
-	if (table->used == table->capacity) {
-		table->capacity = table->capacity ? 2 * table->capacity : 64;
-		table->cells =
-			need(reallocarray(table->cells, table->capacity, sizeof(*table->cells)));
-	}
 	va_start(args, format);
-	table->cells[table->used++] =
-		(struct cell){lien_format_args(format, args), LIEN_COLOR_PLAIN};
+	add(table, lien_format_args(format, args), LIEN_COLOR_PLAIN);
 	va_end(args);
 }
 
-void lien_table_paint(struct lien_table *table, enum lien_color color)
+static char *number_text(const struct lien_column *column, json_int_t value)
 {
-	table->cells[table->used - 1].color = color;
+	if (column->kind == LIEN_BYTES)
+		return lien_format("%s%s", value < 0 ? "-" : "", lien_size(llabs(value)).text);
+	return lien_format("%" JSON_INTEGER_FORMAT, value > 0 ? value : 0);
+}
+
+static char *cell_text(const struct lien_column *column, const json_t *row, const json_t *value)
+{
+	if (column->text)
+		return column->text(row);
+	if (!is_number(column->kind))
+		return lien_format("%s", json_is_string(value) ? json_string_value(value) : "");
+	if (json_is_array(value))
+		return lien_format("%zu", json_array_size(value));
+	if (json_is_real(value))
+		return lien_format("%.1f", json_real_value(value));
+	if (!json_is_integer(value))
+		return lien_format("%s", column->unknown ? column->unknown : "-");
+	return number_text(column, json_integer_value(value));
+}
+
+void lien_table_row(struct lien_table *table, const json_t *row, const json_t *whole)
+{
+	for (unsigned i = 0; i < table->count; i++) {
+		const struct lien_column *column = &table->columns[i];
+		const json_t *value = json_object_get(row, column->member);
+
+		if (!value)
+			value = json_object_get(whole, column->member);
+		table->any[i] |= json_is_string(value) ? json_string_length(value) > 0
+						       : value && !json_is_null(value);
+		add(table, cell_text(column, row, value),
+			column->color ? column->color(row) : LIEN_COLOR_PLAIN);
+	}
+}
+
+static char *total_text(const struct lien_column *column, const json_t *rows)
+{
+	json_int_t sum = 0;
+	const json_t *row;
+	size_t i;
+
+	if (column->total != LIEN_TOTAL_SUM)
+		return lien_format("%s", column->total == LIEN_TOTAL_LABEL ? "total" : "");
+	json_array_foreach (rows, i, row)
+		sum += lien_get_number(row, column->member);
+	return number_text(column, sum);
+}
+
+void lien_table_total(struct lien_table *table, const json_t *rows)
+{
+	for (unsigned i = 0; i < table->count; i++)
+		add(table, total_text(&table->columns[i], rows), LIEN_COLOR_BOLD);
 }
 
 static const char *skip_characters(const char *text, size_t count)
@@ -128,21 +190,21 @@ static const char *skip_characters(const char *text, size_t count)
 }
 
 static void print_cell(
-	FILE *out, const struct cell *cell, enum lien_align align, size_t columns, bool last)
+	FILE *out, const struct cell *cell, enum lien_cell kind, size_t columns, bool last)
 {
 	size_t have = lien_width(cell->text), keep = columns - strlen(ELLIPSIS);
 	char *cut = NULL;
 
-	if (align == LIEN_RIGHT) {
+	if (is_number(kind)) {
 		fprintf(out, "%*s", have < columns ? (int)(columns - have) : 0, "");
-	} else if (have > columns && align == LIEN_LEFT_TAIL) {
+	} else if (have > columns && kind == LIEN_PATH) {
 		cut = lien_format("%s%s", ELLIPSIS, skip_characters(cell->text, have - keep));
 	} else if (have > columns) {
 		cut = lien_format("%.*s%s", (int)(skip_characters(cell->text, keep) - cell->text),
 			cell->text, ELLIPSIS);
 	}
 	lien_paint(out, cell->color, cut ? cut : cell->text);
-	if (align != LIEN_RIGHT && have < columns && !last)
+	if (!is_number(kind) && have < columns && !last)
 		fprintf(out, "%*s", (int)(columns - have), "");
 	free(cut);
 }
@@ -155,13 +217,13 @@ static void print_row(const struct lien_table *table, const struct cell *cells,
 	while (last && (!widths[last - 1] || !*cells[last - 1].text))
 		last--;
 	for (i = 0; i < last; i++) {
-		enum lien_align align = table->columns[i].align;
+		enum lien_cell kind = table->columns[i].kind;
 
 		if (!widths[i])
 			continue;
 		/* A path is cut at its beginning; its title never is. */
-		print_cell(out, &cells[i], titles && align ? LIEN_LEFT : align, widths[i],
-			i + 1 == last);
+		print_cell(out, &cells[i], titles && kind == LIEN_PATH ? LIEN_TEXT : kind,
+			widths[i], i + 1 == last);
 		fprintf(out, "%*s", i + 1 < last ? GAP : 0, "");
 	}
 	fputc('\n', out);
@@ -184,6 +246,7 @@ void lien_table_free(struct lien_table *table)
 	for (size_t i = 0; i < table->used; i++)
 		free(table->cells[i].text);
 	free(table->cells);
+	free(table->any);
 	free(table);
 }
 
@@ -201,6 +264,9 @@ void lien_table_end_in(struct lien_table *table, FILE *out, size_t available)
 		if (columns > widths[i % table->count])
 			widths[i % table->count] = columns;
 	}
+	for (unsigned i = 0; i < table->count; i++)
+		if (table->columns[i].hidden || (table->columns[i].optional && !table->any[i]))
+			widths[i] = 0;
 	lien_table_fit(table->columns, table->count, widths, available);
 	print_rows(table, widths, out);
 	free(widths);
@@ -210,4 +276,15 @@ void lien_table_end_in(struct lien_table *table, FILE *out, size_t available)
 void lien_table_end(struct lien_table *table, FILE *out)
 {
 	lien_table_end_in(table, out, lien_table_columns(out));
+}
+
+void lien_table_print(const struct lien_column *columns, unsigned count, const json_t *rows)
+{
+	struct lien_table *table = lien_table_new(columns, count);
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach (rows, i, row)
+		lien_table_row(table, row, NULL);
+	lien_table_end(table, stdout);
 }

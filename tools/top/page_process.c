@@ -11,9 +11,10 @@
 
 static void add_memory(struct lien_page *page, const struct lien_top *top, uint64_t pid)
 {
-	static const struct lien_column columns[] = {{"OWNER", LIEN_LEFT, 0},
-		{"KIND", LIEN_LEFT, 0}, {"ALLOCATIONS", LIEN_RIGHT, 0}, {"MAPPINGS", LIEN_RIGHT, 1},
-		{"GPU", LIEN_RIGHT, 0}, {"OFFLOADED", LIEN_RIGHT, 0}, {"TAG", LIEN_LEFT, 0}};
+	static const struct lien_column columns[] = {{"OWNER", LIEN_TEXT, .drop = 0},
+		{"KIND", LIEN_TEXT, .drop = 0}, {"ALLOCATIONS", LIEN_NUMBER, .drop = 0},
+		{"MAPPINGS", LIEN_NUMBER, .drop = 1}, {"GPU", LIEN_NUMBER, .drop = 0},
+		{"OFFLOADED", LIEN_NUMBER, .drop = 0}, {"TAG", LIEN_TEXT, .drop = 0}};
 	const json_t *rows = json_object_get(top->mem, "rows"), *row;
 	const bool tags = lien_any_tag(rows, pid);
 	struct lien_table *table = lien_table_new(columns, tags ? 7 : 6);
@@ -51,9 +52,9 @@ static char *collectives_of(const struct lien_top *top, const json_t *comm)
 
 static void add_communicators(struct lien_page *page, const struct lien_top *top, uint64_t pid)
 {
-	static const struct lien_column columns[] = {{"COMMUNICATOR", LIEN_LEFT, 0},
-		{"RANK", LIEN_RIGHT, 0}, {"OF", LIEN_RIGHT, 0}, {"REGISTERED", LIEN_RIGHT, 1},
-		{"COLLECTIVES", LIEN_RIGHT, 0}};
+	static const struct lien_column columns[] = {{"COMMUNICATOR", LIEN_TEXT, .drop = 0},
+		{"RANK", LIEN_NUMBER, .drop = 0}, {"OF", LIEN_NUMBER, .drop = 0},
+		{"REGISTERED", LIEN_NUMBER, .drop = 1}, {"COLLECTIVES", LIEN_NUMBER, .drop = 0}};
 	struct lien_table *table = lien_table_new(columns, 5);
 	const json_t *comm;
 	char *collectives;
@@ -188,8 +189,9 @@ static bool add_allocation(
 
 static bool add_largest(struct lien_page *page, struct lien_top *top, uint64_t pid)
 {
-	static const struct lien_column columns[] = {{"LARGEST AT", LIEN_LEFT, 0},
-		{"SIZE", LIEN_RIGHT, 0}, {"OWNER", LIEN_LEFT, 0}, {"HOLDERS", LIEN_LEFT, 0}};
+	static const struct lien_column columns[] = {{"LARGEST AT", LIEN_TEXT, .drop = 0},
+		{"SIZE", LIEN_NUMBER, .drop = 0}, {"OWNER", LIEN_TEXT, .drop = 0},
+		{"HOLDERS", LIEN_TEXT, .drop = 0}};
 	struct lien_table *table = lien_table_new(columns, 4);
 	const json_t *largest[LARGEST];
 	unsigned count = find_largest(top->graph, pid, largest), i;
