@@ -59,42 +59,38 @@ static char *driver_says(const json_t *difference)
 	return text;
 }
 
-static const char *graph_has(const char *kind)
+static char *graph_has(const json_t *difference)
 {
 	static const struct {
 		const char *kind, *text;
 	} texts[] = {{"missing", "nothing there"}, {"gone", "memory there"},
 		{"size", "another size"}, {"allocation", "another allocation"},
 		{"properties", "other properties"}, {"access", "other access"}};
+	const char *kind = lien_get_text(difference, "kind");
 	unsigned i;
 
 	for (i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		if (!strcmp(texts[i].kind, kind))
-			return texts[i].text;
-	return kind;
+			return lien_format("%s", texts[i].text);
+	return lien_format("%s", kind);
 }
 
 static void print_differences(const json_t *processes)
 {
-	static const struct lien_column columns[] = {{"PID", LIEN_NUMBER, .drop = 0},
-		{"ADDRESS", LIEN_TEXT, .drop = 0}, {"SIZE", LIEN_NUMBER, .drop = 1},
-		{"LIEN KNOWS", LIEN_TEXT, .drop = 0}, {"THE DRIVER HAS", LIEN_TEXT, .drop = 0}};
-	struct lien_table *table = lien_table_new(columns, 5);
+	static const struct lien_column columns[] = {
+		{"PID", LIEN_NUMBER, .member = "pid"},
+		{"ADDRESS", LIEN_TEXT, .member = "address"},
+		{"SIZE", LIEN_BYTES, .member = "bytes", .drop = 1},
+		{"LIEN KNOWS", LIEN_TEXT, .text = graph_has},
+		{"THE DRIVER HAS", LIEN_TEXT, .text = driver_says},
+	};
+	struct lien_table *table = lien_table_new(LIEN_COLUMNS(columns));
 	const json_t *process, *difference;
 	size_t i, j;
-	char *says;
 
 	json_array_foreach (processes, i, process)
-		json_array_foreach (json_object_get(process, "differences"), j, difference) {
-			lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
-			lien_table_add(table, "%s", lien_get_text(difference, "address"));
-			lien_table_add(
-				table, "%s", lien_size(lien_get_number(difference, "bytes")).text);
-			lien_table_add(table, "%s", graph_has(lien_get_text(difference, "kind")));
-			says = driver_says(difference);
-			lien_table_add(table, "%s", says);
-			free(says);
-		}
+		json_array_foreach (json_object_get(process, "differences"), j, difference)
+			lien_table_row(table, difference, process);
 	lien_table_end(table, stdout);
 	printf("\n");
 }
@@ -140,14 +136,8 @@ static json_t *request_of(const struct lien_pids *pids, bool repair, unsigned lo
 {
 	json_t *request = json_pack(
 		"{s:s, s:b, s:i}", "op", "compare", "repair", repair, "timeout_ms", (int)timeout);
-	json_t *list = json_array();
-	unsigned i;
 
-	for (i = 0; i < pids->count; i++)
-		json_array_append_new(list, json_integer(pids->pid[i]));
-	if (pids->count)
-		json_object_set(request, "pids", list);
-	json_decref(list);
+	lien_query_add_pids(request, pids);
 	return request;
 }
 
