@@ -121,42 +121,31 @@ static void keep_selected(json_t *result, const json_t *ps)
 	json_object_set_new(result, "rows", rows);
 }
 
+static char *frees_text(const json_t *row)
+{
+	if (is_again(row) || is_host(row) || json_is_null(json_object_get(row, "offload_frees")))
+		return lien_format("-");
+	return lien_format("%s", lien_size(lien_get_number(row, "offload_frees")).text);
+}
+
 static void print_rows(const json_t *result)
 {
-	static const struct lien_column columns[] = {{"NODE", LIEN_TEXT, .drop = 0},
-		{"PID", LIEN_NUMBER, .drop = 0}, {"OWNER", LIEN_TEXT, .drop = 0},
-		{"KIND", LIEN_TEXT, .drop = 0}, {"ALLOCATIONS", LIEN_NUMBER, .drop = 2},
-		{"MAPPINGS", LIEN_NUMBER, .drop = 3}, {"BYTES", LIEN_NUMBER, .drop = 0},
-		{"OFFLOAD FREES", LIEN_NUMBER, .drop = 1}, {"OFFLOADED", LIEN_NUMBER, .drop = 0},
-		{"TAG", LIEN_TEXT, .drop = 1}};
-	const json_t *rows = json_object_get(result, "rows"), *row;
-	const bool tags = lien_any_tag(rows, 0);
-	const bool nodes = json_object_get(json_array_get(rows, 0), "node");
-	struct lien_table *table = lien_table_new(columns + !nodes, 8 + tags + nodes);
+	static const struct lien_column columns[] = {
+		{"NODE", LIEN_TEXT, .member = "node", .optional = true},
+		{"PID", LIEN_NUMBER, .member = "pid"},
+		{"OWNER", LIEN_TEXT, .text = lien_owner_text},
+		{"KIND", LIEN_TEXT, .member = "kind"},
+		{"ALLOCATIONS", LIEN_NUMBER, .member = "allocations", .drop = 2},
+		{"MAPPINGS", LIEN_NUMBER, .member = "mappings", .drop = 3},
+		{"BYTES", LIEN_BYTES, .member = "bytes"},
+		{"OFFLOAD FREES", LIEN_BYTES, .text = frees_text, .drop = 1},
+		{"OFFLOADED", LIEN_BYTES, .member = "offloaded_bytes"},
+		{"TAG", LIEN_TEXT, .member = "tag", .drop = 1, .optional = true},
+	};
+	const json_t *rows = json_object_get(result, "rows");
 	uint64_t offloaded = sum(rows, "offloaded_bytes", false);
-	size_t i;
 
-	json_array_foreach (rows, i, row) {
-		if (nodes)
-			lien_table_add(table, "%s", lien_get_text(row, "node"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(row, "pid"));
-		lien_table_add(table, "%s%s", lien_get_text(row, "owner"), lien_owner_doubt(row));
-		lien_table_add(table, "%s", lien_get_text(row, "kind"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(row, "allocations"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(row, "mappings"));
-		lien_table_add(table, "%s", lien_size(lien_get_number(row, "bytes")).text);
-		if (is_again(row) || is_host(row) ||
-			json_is_null(json_object_get(row, "offload_frees")))
-			lien_table_add(table, "-");
-		else
-			lien_table_add(
-				table, "%s", lien_size(lien_get_number(row, "offload_frees")).text);
-		lien_table_add(
-			table, "%s", lien_size(lien_get_number(row, "offloaded_bytes")).text);
-		if (tags)
-			lien_table_add(table, "%s", lien_get_text(row, "tag"));
-	}
-	lien_table_end(table, stdout);
+	lien_table_print(LIEN_COLUMNS(columns), rows);
 	lien_print_total(result, offloaded);
 	lien_print_host_bytes(result);
 	lien_print_left("an offload leaves behind:", json_object_get(result, "left"));

@@ -9,12 +9,6 @@
 
 #include "tools/text/output.h"
 
-static const char *size_of(const json_t *row, const char *key, struct lien_text *text)
-{
-	*text = lien_size(lien_get_number(row, key));
-	return text->text;
-}
-
 /* Function names may be long, but are informative: do not shorten them. */
 static void print_sites(const json_t *rows)
 {
@@ -36,32 +30,19 @@ static void print_sites(const json_t *rows)
 static void print_table(const char *by, const json_t *rows)
 {
 	char *title = lien_format("%s", by), *c;
-	const struct lien_column columns[] = {{title, LIEN_TEXT, .drop = 0},
-		{"KIND", LIEN_TEXT, .drop = 0}, {"ALLOCS", LIEN_NUMBER, .drop = 2},
-		{"BYTES", LIEN_NUMBER, .drop = 0}, {"FREES", LIEN_NUMBER, .drop = 1},
-		{"OFFLOADED", LIEN_NUMBER, .drop = 0}, {"INFERRED", LIEN_NUMBER, .drop = 0}};
-	bool comm = !strcmp(by, "comm");
-	struct lien_table *table = lien_table_new(columns, comm ? 7 : 6);
-	struct lien_text text;
-	const json_t *row;
-	size_t i;
+	const struct lien_column columns[] = {
+		{title, LIEN_TEXT, .member = "key"},
+		{"KIND", LIEN_TEXT, .member = "kind"},
+		{"ALLOCS", LIEN_NUMBER, .member = "allocations", .drop = 2},
+		{"BYTES", LIEN_BYTES, .member = "bytes"},
+		{"FREES", LIEN_BYTES, .member = "offload_frees", .drop = 1},
+		{"OFFLOADED", LIEN_BYTES, .member = "offloaded_bytes"},
+		{"INFERRED", LIEN_BYTES, .member = "inferred_bytes", .optional = true},
+	};
 
 	for (c = title; *c; c++)
 		*c = toupper((unsigned char)*c);
-	json_array_foreach (rows, i, row) {
-		lien_table_add(table, "%s", lien_get_text(row, "key"));
-		lien_table_add(table, "%s", lien_get_text(row, "kind"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(row, "allocations"));
-		lien_table_add(table, "%s", size_of(row, "bytes", &text));
-		lien_table_add(table, "%s",
-			json_is_null(json_object_get(row, "offload_frees"))
-				? "-"
-				: size_of(row, "offload_frees", &text));
-		lien_table_add(table, "%s", size_of(row, "offloaded_bytes", &text));
-		if (comm)
-			lien_table_add(table, "%s", size_of(row, "inferred_bytes", &text));
-	}
-	lien_table_end(table, stdout);
+	lien_table_print(LIEN_COLUMNS(columns), rows);
 	free(title);
 }
 

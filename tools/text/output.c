@@ -171,13 +171,7 @@ const char *lien_owner_doubt(const json_t *entry)
 	return lien_get_true(entry, "owner_inferred") ? " (probably)" : "";
 }
 
-bool lien_any_tag(const json_t *rows, uint64_t pid)
+char *lien_owner_text(const json_t *entry)
 {
-	const json_t *row;
-	size_t i;
-
-	json_array_foreach (rows, i, row)
-		if ((!pid || lien_get_number(row, "pid") == pid) && *lien_get_text(row, "tag"))
-			return true;
-	return false;
+	return lien_format("%s%s", lien_get_text(entry, "owner"), lien_owner_doubt(entry));
 }

@@ -57,7 +57,7 @@ const char *lien_get_text(const json_t *object, const char *key);
 int lien_get_true(const json_t *object, const char *key);
 /* Returns what to print behind the "owner" of an entry: " (probably)", or "". */
 const char *lien_owner_doubt(const json_t *entry);
-/* Does any row of `mem`, of this process (0: of any), have a tag? */
-bool lien_any_tag(const json_t *rows, uint64_t pid);
+/* Returns both; the caller frees. */
+char *lien_owner_text(const json_t *entry);
 
 #endif

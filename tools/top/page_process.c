@@ -11,66 +11,55 @@
 
 static void add_memory(struct lien_page *page, const struct lien_top *top, uint64_t pid)
 {
-	static const struct lien_column columns[] = {{"OWNER", LIEN_TEXT, .drop = 0},
-		{"KIND", LIEN_TEXT, .drop = 0}, {"ALLOCATIONS", LIEN_NUMBER, .drop = 0},
-		{"MAPPINGS", LIEN_NUMBER, .drop = 1}, {"GPU", LIEN_NUMBER, .drop = 0},
-		{"OFFLOADED", LIEN_NUMBER, .drop = 0}, {"TAG", LIEN_TEXT, .drop = 0}};
-	const json_t *rows = json_object_get(top->mem, "rows"), *row;
-	const bool tags = lien_any_tag(rows, pid);
-	struct lien_table *table = lien_table_new(columns, tags ? 7 : 6);
+	static const struct lien_column columns[] = {
+		{"OWNER", LIEN_TEXT, .text = lien_owner_text},
+		{"KIND", LIEN_TEXT, .member = "kind"},
+		{"ALLOCATIONS", LIEN_NUMBER, .member = "allocations"},
+		{"MAPPINGS", LIEN_NUMBER, .member = "mappings", .drop = 1},
+		{"GPU", LIEN_BYTES, .member = "bytes"},
+		{"OFFLOADED", LIEN_BYTES, .member = "offloaded_bytes"},
+		{"TAG", LIEN_TEXT, .member = "tag", .optional = true},
+	};
+	struct lien_table *table = lien_table_new(LIEN_COLUMNS(columns));
+	const json_t *row;
 	size_t i;
 
-	json_array_foreach (rows, i, row) {
-		if (lien_get_number(row, "pid") != pid)
-			continue;
-		lien_table_add(table, "%s%s", lien_get_text(row, "owner"), lien_owner_doubt(row));
-		lien_table_add(table, "%s", lien_get_text(row, "kind"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(row, "allocations"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(row, "mappings"));
-		lien_table_add(table, "%s", lien_size(lien_get_number(row, "bytes")).text);
-		lien_table_add(
-			table, "%s", lien_size(lien_get_number(row, "offloaded_bytes")).text);
-		if (tags)
-			lien_table_add(table, "%s", lien_get_text(row, "tag"));
-	}
+	json_array_foreach (json_object_get(top->mem, "rows"), i, row)
+		if (lien_get_number(row, "pid") == pid)
+			lien_table_row(table, row, NULL);
 	lien_page_add_table(page, table);
 }
 
-/* Returns the agent's count for a communicator, or "-". */
-static char *collectives_of(const struct lien_top *top, const json_t *comm)
+/* Returns the communicator with the agent's counts, or NULL. */
+static const json_t *counted_of(const struct lien_top *top, const json_t *comm)
 {
 	const json_t *list = json_object_get(top->comms, "communicators"), *counted;
 	size_t i;
 
-	json_array_foreach (list, i, counted) {
+	json_array_foreach (list, i, counted)
 		if (lien_get_number(counted, "pid") == lien_get_number(comm, "pid") &&
 			!strcmp(lien_get_text(counted, "address"), lien_get_text(comm, "address")))
-			return lien_format("%" PRIu64, lien_get_number(counted, "calls_total"));
-	}
-	return lien_format("-");
+			return counted;
+	return NULL;
 }
 
 static void add_communicators(struct lien_page *page, const struct lien_top *top, uint64_t pid)
 {
-	static const struct lien_column columns[] = {{"COMMUNICATOR", LIEN_TEXT, .drop = 0},
-		{"RANK", LIEN_NUMBER, .drop = 0}, {"OF", LIEN_NUMBER, .drop = 0},
-		{"REGISTERED", LIEN_NUMBER, .drop = 1}, {"COLLECTIVES", LIEN_NUMBER, .drop = 0}};
-	struct lien_table *table = lien_table_new(columns, 5);
+	static const struct lien_column columns[] = {
+		{"COMMUNICATOR", LIEN_TEXT, .member = "group"},
+		{"RANK", LIEN_NUMBER, .member = "rank"},
+		{"OF", LIEN_NUMBER, .member = "nranks"},
+		{"REGISTERED", LIEN_NUMBER, .member = "registrations", .drop = 1},
+		{"COLLECTIVES", LIEN_NUMBER, .member = "calls_total"},
+	};
+	struct lien_table *table = lien_table_new(LIEN_COLUMNS(columns));
 	const json_t *comm;
-	char *collectives;
 	size_t i, count = 0;
 
 	json_array_foreach (json_object_get(top->graph, "communicators"), i, comm) {
 		if (lien_get_number(comm, "pid") != pid)
 			continue;
-		collectives = collectives_of(top, comm);
-		lien_table_add(table, "%s", lien_get_text(comm, "group"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(comm, "rank"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(comm, "nranks"));
-		lien_table_add(
-			table, "%zu", json_array_size(json_object_get(comm, "registrations")));
-		lien_table_add(table, "%s", collectives);
-		free(collectives);
+		lien_table_row(table, comm, counted_of(top, comm));
 		count++;
 	}
 	lien_page_add_table(page, table);
@@ -169,7 +158,7 @@ static bool add_allocation(
 	struct lien_top *top, struct lien_table *table, const json_t *allocation, uint64_t pid)
 {
 	const char *address = address_in(allocation, pid);
-	json_t *reply;
+	json_t *reply, *seen;
 	char *holders;
 
 	reply = lien_top_ask(top, json_pack("{s:s, s:I, s:s}", "op", "holders", "pid",
@@ -177,11 +166,9 @@ static bool add_allocation(
 	if (!reply)
 		return !lien_client_connect(top->client);
 	holders = holders_text(reply, pid);
-	lien_table_add(table, "%s", address);
-	lien_table_add(table, "%s", lien_size(lien_get_number(allocation, "bytes")).text);
-	lien_table_add(
-		table, "%s%s", lien_get_text(allocation, "owner"), lien_owner_doubt(allocation));
-	lien_table_add(table, "%s", holders);
+	seen = json_pack("{s:s, s:s}", "at", address, "holders", holders);
+	lien_table_row(table, allocation, seen);
+	json_decref(seen);
 	free(holders);
 	json_decref(reply);
 	return true;
@@ -189,10 +176,13 @@ static bool add_allocation(
 
 static bool add_largest(struct lien_page *page, struct lien_top *top, uint64_t pid)
 {
-	static const struct lien_column columns[] = {{"LARGEST AT", LIEN_TEXT, .drop = 0},
-		{"SIZE", LIEN_NUMBER, .drop = 0}, {"OWNER", LIEN_TEXT, .drop = 0},
-		{"HOLDERS", LIEN_TEXT, .drop = 0}};
-	struct lien_table *table = lien_table_new(columns, 4);
+	static const struct lien_column columns[] = {
+		{"LARGEST AT", LIEN_TEXT, .member = "at"},
+		{"SIZE", LIEN_BYTES, .member = "bytes"},
+		{"OWNER", LIEN_TEXT, .text = lien_owner_text},
+		{"HOLDERS", LIEN_TEXT, .member = "holders"},
+	};
+	struct lien_table *table = lien_table_new(LIEN_COLUMNS(columns));
 	const json_t *largest[LARGEST];
 	unsigned count = find_largest(top->graph, pid, largest), i;
 	bool ok = true;
