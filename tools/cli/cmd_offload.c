@@ -19,6 +19,7 @@
 #include "tools/cli/query.h"
 #include "tools/cli/unknown.h"
 
+#define COLUMNS	       6 /* beside the phases */
 #define PHASES_MAX     12
 #define CANCEL_MS      5000
 #define TIMEOUT_MS_MAX 3600000 /* the agent's maximum */
@@ -160,30 +161,20 @@ static int on_signal(void *arg)
 	return 0;
 }
 
-/* Lists the phases of a reply in its order: offload and restore have different ones. */
-static unsigned phases_of(const json_t *processes, const char **phases)
-{
-	const json_t *ms = json_object_get(json_array_get(processes, 0), "ms");
-	unsigned count = 0;
-
-	/* Read-only: the iterator takes a writable object for its other uses. */
-	for (void *it = json_object_iter((json_t *)ms); it && count < PHASES_MAX;
-		it = json_object_iter_next((json_t *)ms, it))
-		phases[count++] = json_object_iter_key(it);
-	return count;
-}
-
 /* The driver knows how much of a GPU is free, not who has freed it. */
 static void explain_freed(const json_t *processes)
 {
-	struct lien_text freed;
 	const json_t *process;
+	char *freed;
+	bool same;
 	size_t i;
 
 	json_array_foreach (processes, i, process) {
-		freed = lien_moved_freed(process);
-		if (!strcmp(freed.text, "-") ||
-			!strcmp(freed.text, lien_size(lien_moved_bytes(process)).text))
+		freed = lien_freed_text(process);
+		same = !strcmp(freed, "-") ||
+		       !strcmp(freed, lien_size(lien_moved_bytes(process)).text);
+		free(freed);
+		if (same)
 			continue;
 		lien_print_wrapped(stdout, 2,
 			"FREED: how much more of the process's GPUs is free, as the driver says, "
@@ -194,49 +185,40 @@ static void explain_freed(const json_t *processes)
 	}
 }
 
-static void add_process(struct lien_table *table, const json_t *process, const char **phases,
-	unsigned count, bool freed)
-{
-	const json_t *ms = json_object_get(process, "ms");
-
-	lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
-	lien_table_add(table, "%s", lien_size(lien_get_number(process, "bytes")).text);
-	if (freed)
-		lien_table_add(table, "%s", lien_moved_freed(process).text);
-	lien_table_add(table, "%" PRIu64, lien_get_number(process, "allocations"));
-	lien_table_add(table, "%" PRIu64, lien_get_number(process, "imports"));
-	lien_table_add(table, "%" PRIu64, lien_get_number(process, "mappings"));
-	for (unsigned i = 0; i < count; i++)
-		lien_table_add(table, "%.1f", lien_get_real(ms, phases[i]));
-}
-
 static void print_processes(const struct words *words, const json_t *processes)
 {
-	struct lien_column columns[6 + PHASES_MAX] = {{"PID", LIEN_NUMBER, .drop = 0}};
-	const char *phases[PHASES_MAX];
+	const bool freed = words == &words_offload;
+	struct lien_column columns[COLUMNS + PHASES_MAX] = {
+		{"PID", LIEN_NUMBER, .member = "pid"},
+		{words->column, LIEN_BYTES, .member = "bytes"},
+		{"FREED", LIEN_BYTES, .text = lien_freed_text, .hidden = !freed},
+		{"ALLOCS", LIEN_NUMBER, .member = "allocations", .drop = 2},
+		{"IMPORTS", LIEN_NUMBER, .member = "imports", .drop = 3},
+		{"MAPPINGS", LIEN_NUMBER, .member = "mappings", .drop = 3},
+	};
 	char *titles[PHASES_MAX];
-	unsigned phase_count = phases_of(processes, phases), count = 1;
-	bool freed = words == &words_offload;
+	unsigned phases = 0;
 	struct lien_table *table;
 	const json_t *process;
+	const char *phase;
+	json_t *ms;
 	size_t i;
 
-	columns[count++] = (struct lien_column){words->column, LIEN_NUMBER, .drop = 0};
-	if (freed)
-		columns[count++] = (struct lien_column){"FREED", LIEN_NUMBER, .drop = 0};
-	columns[count++] = (struct lien_column){"ALLOCS", LIEN_NUMBER, .drop = 2};
-	columns[count++] = (struct lien_column){"IMPORTS", LIEN_NUMBER, .drop = 3};
-	columns[count++] = (struct lien_column){"MAPPINGS", LIEN_NUMBER, .drop = 3};
-	for (i = 0; i < phase_count; i++) {
-		titles[i] = lien_format("%s ms", phases[i]);
-		columns[count++] = (struct lien_column){titles[i], LIEN_NUMBER, .drop = 1};
+	/* In the reply's order: offload and restore have different ones. */
+	json_object_foreach (json_object_get(json_array_get(processes, 0), "ms"), phase, ms) {
+		if (phases == PHASES_MAX)
+			break;
+		titles[phases] = lien_format("%s ms", phase);
+		columns[COLUMNS + phases] = (struct lien_column){
+			titles[phases], LIEN_NUMBER, .member = phase, .drop = 1};
+		phases++;
 	}
-	table = lien_table_new(columns, count);
+	table = lien_table_new(columns, COLUMNS + phases);
 	json_array_foreach (processes, i, process)
-		add_process(table, process, phases, phase_count, freed);
+		lien_table_row(table, process, json_object_get(process, "ms"));
 	lien_table_end(table, stdout);
-	for (i = 0; i < phase_count; i++)
-		free(titles[i]);
+	while (phases)
+		free(titles[--phases]);
 	printf("\n");
 	if (freed)
 		explain_freed(processes);

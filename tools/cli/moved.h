@@ -11,7 +11,7 @@
 
 /* Bytes that were moved, with those that were not saved. */
 uint64_t lien_moved_bytes(const json_t *result);
-/* How much more of a process's GPUs is free now; "-": the driver did not say. */
-struct lien_text lien_moved_freed(const json_t *process);
+/* How much more of a process's GPUs is free now; "-": the driver did not say; the caller frees */
+char *lien_freed_text(const json_t *process);
 
 #endif

@@ -10,51 +10,42 @@
 #include "tools/cli/moved.h"
 #include "tools/text/output.h"
 
-static unsigned add_node(struct lien_table *table, const json_t *node, bool freed)
+static char *moved_text(const json_t *process)
 {
-	const json_t *processes = json_object_get(json_object_get(node, "result"), "processes");
-	const json_t *process;
-	size_t i;
-
-	json_array_foreach (processes, i, process) {
-		lien_table_add(table, "%s", lien_get_text(node, "node"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
-		lien_table_add(table, "%s", lien_size(lien_moved_bytes(process)).text);
-		if (freed)
-			lien_table_add(table, "%s", lien_moved_freed(process).text);
-		lien_table_add(table, "%" PRIu64, lien_get_number(process, "allocations"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(process, "imports"));
-	}
-	return i;
+	return lien_format("%s", lien_size(lien_moved_bytes(process)).text);
 }
 
 void lien_print_nodes_move(const json_t *result, bool restore)
 {
-	const struct lien_column columns[] = {{"NODE", LIEN_TEXT, .drop = 0},
-		{"PID", LIEN_NUMBER, .drop = 0},
-		{restore ? "RESTORED" : "MOVED", LIEN_NUMBER, .drop = 0},
-		{restore ? "ALLOCS" : "FREED", LIEN_NUMBER, .drop = restore ? 1 : 0},
-		{restore ? "IMPORTS" : "ALLOCS", LIEN_NUMBER, .drop = restore ? 2 : 1},
-		{"IMPORTS", LIEN_NUMBER, .drop = 2}};
+	const struct lien_column columns[] = {
+		{"NODE", LIEN_TEXT, .member = "node"},
+		{"PID", LIEN_NUMBER, .member = "pid"},
+		{restore ? "RESTORED" : "MOVED", LIEN_BYTES, .text = moved_text},
+		{"FREED", LIEN_BYTES, .text = lien_freed_text, .hidden = restore},
+		{"ALLOCS", LIEN_NUMBER, .member = "allocations", .drop = 1},
+		{"IMPORTS", LIEN_NUMBER, .member = "imports", .drop = 2},
+	};
 	const json_t *nodes = json_object_get(result, "nodes"), *node;
 	const char *outcome = lien_get_text(result, "outcome");
 	const bool dry = !strcmp(outcome, "dry run");
 	struct lien_table *table;
 	uint64_t processes = 0, with = 0;
-	unsigned count;
+	const json_t *list, *process;
 	char *text;
-	size_t i;
+	size_t i, j;
 
 	if (!strcmp(outcome, "nothing to do")) {
 		printf("%s\n", restore ? "nothing is offloaded on any of the nodes"
 				       : "nothing to offload on any of the nodes");
 		return;
 	}
-	table = lien_table_new(columns, restore ? 5 : 6);
+	table = lien_table_new(LIEN_COLUMNS(columns));
 	json_array_foreach (nodes, i, node) {
-		count = add_node(table, node, !restore);
-		processes += count;
-		with += count > 0;
+		list = json_object_get(json_object_get(node, "result"), "processes");
+		json_array_foreach (list, j, process)
+			lien_table_row(table, process, node);
+		processes += json_array_size(list);
+		with += json_array_size(list) > 0;
 	}
 	lien_table_end(table, stdout);
 	text = lien_format("%s %s of %" PRIu64 " %s on %" PRIu64 " %s",
