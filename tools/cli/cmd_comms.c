@@ -138,26 +138,38 @@ static void select_from(json_t *result, const struct selection *selection)
 
 /* --- output ----------------------------------------------------------------------------------- */
 
-/* A member that may be null. */
-static void add_number(
-	struct lien_table *table, const json_t *object, const char *key, const char *after)
+static char *rank_text(const json_t *comm)
 {
-	if (json_is_integer(json_object_get(object, key)))
-		lien_table_add(table, "%" PRIu64 "%s", lien_get_number(object, key), after);
-	else
-		lien_table_add(table, "-%s", after);
+	const char *mark = lien_get_true(comm, "complete") ? "" : "*";
+
+	if (!json_is_integer(json_object_get(comm, "rank")))
+		return lien_format("-%s", mark);
+	return lien_format("%" PRIu64 "%s", lien_get_number(comm, "rank"), mark);
 }
 
-static void add_registered(struct lien_table *table, const json_t *comm)
+static char *memory_text(const json_t *comm)
+{
+	return lien_format("%s",
+		lien_size(lien_get_number(comm, "bytes") + lien_get_number(comm, "host_bytes"))
+			.text);
+}
+
+static char *inferred_text(const json_t *comm)
+{
+	return lien_format("%s", lien_size(lien_get_number(comm, "inferred_bytes") +
+					   lien_get_number(comm, "inferred_host_bytes"))
+					 .text);
+}
+
+static char *registered_text(const json_t *comm)
 {
 	const json_t *registered = json_object_get(comm, "registrations");
 	uint64_t count = lien_get_number(registered, "count");
 
-	if (count)
-		lien_table_add(table, "%" PRIu64 ": %s", count,
-			lien_size(lien_get_number(registered, "bytes")).text);
-	else
-		lien_table_add(table, "-");
+	if (!count)
+		return lien_format("-");
+	return lien_format(
+		"%" PRIu64 ": %s", count, lien_size(lien_get_number(registered, "bytes")).text);
 }
 
 /* Short form: communicators are used all the time, or not for hours. */
@@ -177,32 +189,12 @@ static struct lien_text ago(double ms)
 	return text;
 }
 
-static void add_comm(struct lien_table *table, const json_t *comm)
+static char *last_text(const json_t *comm)
 {
 	const json_t *last = json_object_get(comm, "last_ms");
 
-	if (json_object_get(comm, "node"))
-		lien_table_add(table, "%s", lien_get_text(comm, "node"));
-	add_number(table, comm, "rank", lien_get_true(comm, "complete") ? "" : "*");
-	lien_table_add(table, "%" PRIu64, lien_get_number(comm, "pid"));
-	add_number(table, comm, "device", "");
-	lien_table_add(table, "%s",
-		lien_size(lien_get_number(comm, "bytes") + lien_get_number(comm, "host_bytes"))
-			.text);
-	lien_table_add(table, "%s",
-		lien_size(lien_get_number(comm, "inferred_bytes") +
-			  lien_get_number(comm, "inferred_host_bytes"))
-			.text);
-	add_registered(table, comm);
-	add_number(table, comm, "calls_total", "");
-	if (json_is_integer(json_object_get(comm, "moved_bytes")))
-		lien_table_add(table, "%s", lien_size(lien_get_number(comm, "moved_bytes")).text);
-	else
-		lien_table_add(table, "-");
-	if (json_is_real(last))
-		lien_table_add(table, "%s ago", ago(json_real_value(last)).text);
-	else
-		lien_table_add(table, "-");
+	return json_is_real(last) ? lien_format("%s ago", ago(json_real_value(last)).text)
+				  : lien_format("-");
 }
 
 static void print_title(const json_t *group)
@@ -321,14 +313,19 @@ static void print_transfers(const json_t *group)
 
 static void print_group(const json_t *group, const json_t *comms, bool *incomplete)
 {
-	static const struct lien_column columns[] = {{"NODE", LIEN_TEXT, .drop = 0},
-		{"RANK", LIEN_NUMBER, .drop = 0}, {"PID", LIEN_NUMBER, .drop = 0},
-		{"DEVICE", LIEN_NUMBER, .drop = 3}, {"MEMORY", LIEN_NUMBER, .drop = 0},
-		{"INFERRED", LIEN_NUMBER, .drop = 0}, {"REGISTERED", LIEN_NUMBER, .drop = 2},
-		{"CALLS", LIEN_NUMBER, .drop = 0}, {"DATA", LIEN_NUMBER, .drop = 4},
-		{"LAST CALL", LIEN_NUMBER, .drop = 0}};
-	const bool nodes = json_object_get(group, "nodes");
-	struct lien_table *table = lien_table_new(columns + !nodes, 9 + nodes);
+	static const struct lien_column columns[] = {
+		{"NODE", LIEN_TEXT, .member = "node", .optional = true},
+		{"RANK", LIEN_NUMBER, .text = rank_text},
+		{"PID", LIEN_NUMBER, .member = "pid"},
+		{"DEVICE", LIEN_NUMBER, .member = "device", .drop = 3},
+		{"MEMORY", LIEN_BYTES, .text = memory_text},
+		{"INFERRED", LIEN_BYTES, .text = inferred_text},
+		{"REGISTERED", LIEN_NUMBER, .text = registered_text, .drop = 2},
+		{"CALLS", LIEN_NUMBER, .member = "calls_total"},
+		{"DATA", LIEN_BYTES, .member = "moved_bytes", .drop = 4},
+		{"LAST CALL", LIEN_NUMBER, .text = last_text},
+	};
+	struct lien_table *table = lien_table_new(LIEN_COLUMNS(columns));
 	const char *name = lien_get_text(group, "group");
 	const json_t *comm;
 	size_t i;
@@ -337,7 +334,7 @@ static void print_group(const json_t *group, const json_t *comms, bool *incomple
 	json_array_foreach (comms, i, comm) {
 		if (strcmp(lien_get_text(comm, "group"), name))
 			continue;
-		add_comm(table, comm);
+		lien_table_row(table, comm, NULL);
 		*incomplete |= !lien_get_true(comm, "complete");
 	}
 	lien_table_end(table, stdout);

@@ -138,11 +138,13 @@ static const char *last_component(const char *path)
 
 static void print_libraries(const json_t *status)
 {
-	static const struct lien_column columns[] = {{"LIBRARY", LIEN_TEXT, .drop = 0},
-		{"CALLS", LIEN_NUMBER, .drop = 1}, {"MISSING", LIEN_NUMBER, .drop = 0},
-		{"PATH", LIEN_PATH, .drop = 0}};
+	static const struct lien_column columns[] = {
+		{"LIBRARY", LIEN_TEXT, .member = "library"},
+		{"CALLS", LIEN_NUMBER, .member = "calls", .drop = 1},
+		{"MISSING", LIEN_NUMBER, .member = "missing"},
+		{"PATH", LIEN_PATH, .member = "path"},
+	};
 	const json_t *libraries = json_object_get(status, "libraries"), *library;
-	struct lien_table *table;
 	size_t i;
 
 	if (!json_array_size(libraries)) {
@@ -155,15 +157,8 @@ static void print_libraries(const json_t *status)
 				"no library has probes yet: they are set when a process maps one");
 		return;
 	}
-	table = lien_table_new(columns, 4);
-	json_array_foreach (libraries, i, library) {
-		lien_table_add(table, "%s", lien_get_text(library, "library"));
-		lien_table_add(table, "%" PRIu64, lien_get_number(library, "calls"));
-		lien_table_add(table, "%zu", json_array_size(json_object_get(library, "missing")));
-		lien_table_add(table, "%s", lien_get_text(library, "path"));
-	}
 	printf("\n");
-	lien_table_end(table, stdout);
+	lien_table_print(LIEN_COLUMNS(columns), libraries);
 	json_array_foreach (libraries, i, library) {
 		char *missing = list_texts(json_object_get(library, "missing"));
 

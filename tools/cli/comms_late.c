@@ -7,19 +7,15 @@
 
 #include "tools/text/output.h"
 
-static void add_known(struct lien_table *table, const json_t *object, const char *key)
-{
-	if (json_is_integer(json_object_get(object, key)))
-		lien_table_add(table, "%" PRIu64, lien_get_number(object, key));
-	else
-		lien_table_add(table, "-");
-}
-
 static bool print_unmatched(const json_t *late, bool more)
 {
-	static const struct lien_column columns[] = {{"GROUP", LIEN_TEXT, .drop = 0},
-		{"RANK", LIEN_NUMBER, .drop = 0}, {"OF", LIEN_NUMBER, .drop = 0},
-		{"PID", LIEN_NUMBER, .drop = 0}, {"DEVICE", LIEN_NUMBER, .drop = 0}};
+	static const struct lien_column columns[] = {
+		{"GROUP", LIEN_TEXT, .member = "group"},
+		{"RANK", LIEN_NUMBER, .member = "rank"},
+		{"OF", LIEN_NUMBER, .member = "nranks"},
+		{"PID", LIEN_NUMBER, .member = "pid"},
+		{"DEVICE", LIEN_NUMBER, .member = "device"},
+	};
 	const json_t *process, *comm;
 	struct lien_table *table = NULL;
 	size_t i, j;
@@ -30,13 +26,9 @@ static bool print_unmatched(const json_t *late, bool more)
 				lien_print_wrapped(stdout, 2,
 					"%snamed by NCCL's RAS and not used since lien watches:",
 					more ? "\n" : "");
-				table = lien_table_new(columns, 5);
+				table = lien_table_new(LIEN_COLUMNS(columns));
 			}
-			lien_table_add(table, "%s", lien_get_text(comm, "group"));
-			add_known(table, comm, "rank");
-			add_known(table, comm, "nranks");
-			lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
-			add_known(table, comm, "device");
+			lien_table_row(table, comm, process);
 		}
 	}
 	if (table)
