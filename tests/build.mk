@@ -173,6 +173,16 @@ $(SOFTIBVERBS): tests/integration/softibverbs.c
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fcf-protection=branch -fPIC -fvisibility=hidden -fno-optimize-sibling-calls -shared \
 		-pthread -Wl,-soname,$(@F) -o $@ $< $(LDFLAGS)
 
+# The replay's libnccl, with more in it.
+ALONENCCL      := $(TESTS)/integration/alone/libnccl.so.2
+ALONENCCL_SRCS := tools/replay/softnccl.c $(addprefix tests/integration/softnccl_alone, .c _memory.c _traffic.c)
+$(ALONENCCL): $(ALONENCCL_SRCS) tests/integration/softnccl_alone.h tools/replay/softnccl.h include/lien/cuda_abi.h
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) -fPIC -shared -fvisibility=hidden \
+		-fno-optimize-sibling-calls -fno-ipa-icf -Wl,-soname,libnccl.so.2 -Wl,--build-id \
+		-o $@ $(ALONENCCL_SRCS) $(LDFLAGS) -ldl
+
 # A libnccl whose ranks wait for each other. As in NCCL's own each function has two names; which of them
 # comes first in the table of symbols is chance.
 SYNCNCCL      := $(TESTS)/integration/sync/libnccl.so.2
@@ -278,7 +288,7 @@ KERNEL_DEPS	 = $(Q)tools/deps.sh $(KERNEL_PACKAGES) || echo "check-kernels canno
 
 .PHONY: chaos chaos-nodes check-fast check-long unit-tests asan-tests integration-tests check-unit check-asan check-valgrind check-kernels
 unit-tests: $(UNIT_TESTS)
-integration-tests: all $(BUILD)/lien-without-join $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(SLOW_DISK) $(HOSTILE) $(SYNCNCCL) $(OLDNCCL) \
+integration-tests: all $(BUILD)/lien-without-join $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(SLOW_DISK) $(HOSTILE) $(ALONENCCL) $(SYNCNCCL) $(OLDNCCL) \
 	$(NEXTCUDA) $(LATE) $(WATCHED) $(PROGS) $(SAME) $(EVENT_LAYOUT)
 asan-tests: $(BUILD)/trace.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)

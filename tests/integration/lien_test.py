@@ -37,8 +37,8 @@ CONTROL = os.path.abspath(os.environ.get("CONTROL") or
                           os.path.join(os.path.dirname(LIEN), "liblien-control.so"))
 # Folders with libraries that agents probe.
 PROBED = [SOFTCUDA, os.path.join(os.path.dirname(LIEN), "replay"),
-          *(os.path.join(BUILD, "tests", "integration", name) for name in ("sync", "sync-2.19", "next", "hostile"))]
-SOFTNCCL = os.path.join(os.path.dirname(LIEN), "replay", "libnccl.so.2")
+          *(os.path.join(BUILD, "tests", "integration", name) for name in ("alone", "sync", "sync-2.19", "next", "hostile"))]
+SOFTNCCL = os.path.join(BUILD, "tests", "integration", "alone", "libnccl.so.2")
 THREADS = 1024  # that agents of tests can follow
 # Further options of every agent: other ways to attach probes (CONTRIBUTING.md).
 AGENT_OPTIONS = os.environ.get("AGENT_OPTIONS", "").split()
@@ -100,6 +100,7 @@ class Replay:
     """`lien replay --hold`; under: what starts it."""
 
     def __init__(self, session, path, *args, under=(), limit=GUARD, **environment):
+        environment.setdefault("LIEN_SOFTNCCL", SOFTNCCL)  # which the agent probes before
         self.process = session.spawn([*under, LIEN, "replay", "--hold", *args, path], **environment)
         self.pids, self.mappings = {}, {}
         while True:

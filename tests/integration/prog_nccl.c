@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include <lien/cuda_abi.h>
-#include "tools/replay/softnccl.h"
+#include "softnccl_alone.h"
 
 #define ARGS_MAX    16
 #define THREADS_MAX 16

@@ -18,7 +18,7 @@ from terminal import Terminal
 # What a shell of a new user does not have. The machine's own agent must be none, so the socket stays ours.
 PLAIN = {name: None for name in (
     "LD_LIBRARY_PATH", "LIEN_SOFTCUDA_DIR", "LIEN_SOFTCUDA_DEVICES", "LIEN_SOFTCUDA_MEMORY",
-    "LIEN_SOFTCUDA_QUIET", "LIEN_CONTROL", "LIEN_PLAIN")}
+    "LIEN_SOFTCUDA_QUIET", "LIEN_SOFTNCCL", "LIEN_CONTROL", "LIEN_PLAIN")}
 GOLDEN_GIB = 15  # of memory, for the recorded job and its offload
 
 

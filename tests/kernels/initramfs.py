@@ -104,7 +104,7 @@ def add_python(archive):
 
 def add_tests(archive, build):
     """lien as in its repository, in /lien, with what tests/integration/lien_test.py needs."""
-    for name in ("lien", "liblien-control.so", "softcuda/libcuda.so.1", "replay/libnccl.so.2",
+    for name in ("lien", "liblien-control.so", "softcuda/libcuda.so.1", "tests/integration/alone/libnccl.so.2",
                  "tests/integration/prog_train", "tests/integration/prog_driver",
                  "tests/integration/sync/libnccl.so.2"):
         source = os.path.join(build, name)

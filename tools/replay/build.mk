@@ -21,7 +21,7 @@ $(REPLAY): $(REPLAY_OBJS)
 
 REPLAY_SOFTNCCL := $(BUILD)/replay/libnccl.so.2
 
-REPLAY_SOFTNCCL_SRCS := $(addprefix tools/replay/, softnccl.c softnccl_memory.c softnccl_traffic.c)
+REPLAY_SOFTNCCL_SRCS := $(addprefix tools/replay/, softnccl.c softnccl_init.c)
 
 # A call from here must leave a return address here, so no tail calls; nor may functions that are
 # alike become one, which would have two probes.

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include <lien/cuda_abi.h>
-#include "tools/replay/softnccl.h"
+#include "softnccl_alone.h"
 
 struct softnccl_buffer {
 	struct softnccl_buffer *next;
@@ -109,15 +109,15 @@ static void buffer_free(struct softnccl_buffer *buffer)
 
 ncclResult_t softnccl_buffer_new(ncclComm_t comm)
 {
-	return buffer_bytes ? buffer_make(&comm->buffers, buffer_bytes) : ncclSuccess;
+	return buffer_bytes ? buffer_make(&softnccl_of(comm)->buffers, buffer_bytes) : ncclSuccess;
 }
 
 void softnccl_buffers_free(ncclComm_t comm)
 {
 	struct softnccl_buffer *buffer;
 
-	while ((buffer = comm->buffers)) {
-		comm->buffers = buffer->next;
+	while ((buffer = softnccl_of(comm)->buffers)) {
+		softnccl_of(comm)->buffers = buffer->next;
 		buffer_free(buffer);
 	}
 }
@@ -163,9 +163,9 @@ ncclResult_t softnccl_proxy_buffer(ncclComm_t comm)
 
 	if (!buffer_bytes)
 		return ncclSuccess;
-	if (!comm->proxy)
-		comm->proxy = proxy_start(comm);
-	proxy = comm->proxy;
+	if (!softnccl_of(comm)->proxy)
+		softnccl_of(comm)->proxy = proxy_start(comm);
+	proxy = softnccl_of(comm)->proxy;
 	if (!proxy)
 		return ncclSystemError;
 	pthread_mutex_lock(&proxy->lock);
@@ -179,7 +179,7 @@ ncclResult_t softnccl_proxy_buffer(ncclComm_t comm)
 
 void softnccl_proxy_stop(ncclComm_t comm)
 {
-	struct softnccl_proxy *proxy = comm->proxy;
+	struct softnccl_proxy *proxy = softnccl_of(comm)->proxy;
 
 	if (!proxy)
 		return;
@@ -189,7 +189,7 @@ void softnccl_proxy_stop(ncclComm_t comm)
 	pthread_mutex_unlock(&proxy->lock);
 	pthread_join(proxy->thread, NULL);
 	free(proxy);
-	comm->proxy = NULL;
+	softnccl_of(comm)->proxy = NULL;
 }
 
 /* Runs a single allocation in a thread of its own. */

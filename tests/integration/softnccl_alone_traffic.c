@@ -2,7 +2,7 @@
 /* Collectives and transfers of the stand-in libnccl: no data moves. */
 #include <pthread.h>
 
-#include "tools/replay/softnccl.h"
+#include "softnccl_alone.h"
 
 #define GROUPED_MAX 64
 
@@ -34,14 +34,14 @@ static ncclResult_t use(ncclComm_t comm)
 
 	if (!comm)
 		return ncclInvalidArgument;
-	if (__atomic_load_n(&comm->connected, __ATOMIC_ACQUIRE))
+	if (__atomic_load_n(&softnccl_of(comm)->connected, __ATOMIC_ACQUIRE))
 		return ncclSuccess;
 	pthread_mutex_lock(&lock);
-	if (!comm->connected && softnccl_grouped() && grouped_count < GROUPED_MAX)
+	if (!softnccl_of(comm)->connected && softnccl_grouped() && grouped_count < GROUPED_MAX)
 		grouped[grouped_count++] = comm;
-	else if (!comm->connected)
+	else if (!softnccl_of(comm)->connected)
 		result = connect_now(comm);
-	__atomic_store_n(&comm->connected, true, __ATOMIC_RELEASE);
+	__atomic_store_n(&softnccl_of(comm)->connected, true, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&lock);
 	return result;
 }
