@@ -215,8 +215,13 @@ def test_registrations_with_cards():
         driver = shapes(session)
         va = driver("alloc", PIECE)
         driver.refused("ibv-reg", 4096, 4096)  # opens the library, which is then probed
-        wait_for("libibverbs is probed", lambda: any(
-            row["library"] == "ibverbs" for row in session.ask("status")["libraries"]))
+
+        def seen():
+            region = driver("ibv-reg", va, PIECE)
+            found = holders(session, driver, va)[1].count((driver.pid, "network card"))
+            driver("ibv-dereg", region)
+            return found
+        wait_for("libibverbs is probed", seen)
         fd = driver("range-handle", va, PIECE)
         regions = [driver("ibv-reg", va, PIECE), driver("ibv-reg-iova", va, 4096, 0),
                    driver("ibv-reg-iova2", va, 8192, 0), driver("ibv-reg-dmabuf", fd, 0, PIECE, va)]
