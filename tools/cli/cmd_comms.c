@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <unistd.h>
-
 #include "agent/graph/known.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/comms_late.h"
@@ -14,8 +12,7 @@
 #include "tools/cli/nodes_view.h"
 #include "tools/cli/query.h"
 
-#define PENDING_MS	3000
-#define PENDING_STEP_MS 50
+#define PENDING_MS 3000 /* until NCCL's RAS has answered */
 
 static const char *const examples[] = {"lien comms",
 	"every communicator: its ranks, what it costs, who is behind",
@@ -433,21 +430,6 @@ static int nothing(const json_t *result, const struct selection *selection)
 	return LIEN_EXIT_OK;
 }
 
-/* Answers from NCCL's RAS come later: the agent says so, and is asked again. */
-static json_t *ask(const struct lien_query *query)
-{
-	unsigned waited_ms = 0;
-	json_t *result;
-
-	for (;; waited_ms += PENDING_STEP_MS) {
-		result = lien_query(query, json_pack("{s:s}", "op", "comms"));
-		if (!result || !lien_get_true(result, "pending") || waited_ms >= PENDING_MS)
-			return result;
-		json_decref(result);
-		usleep(PENDING_STEP_MS * 1000);
-	}
-}
-
 int lien_cmd_comms(int argc, char **argv)
 {
 	static struct lien_pids pids;
@@ -457,6 +439,7 @@ int lien_cmd_comms(int argc, char **argv)
 	static struct lien_nodes_view nodes;
 	struct lien_query query = {.command = usage.command,
 		.timeout_ms = LIEN_QUERY_MS,
+		.pending_ms = PENDING_MS,
 		.nodes = &nodes,
 		.usage = &usage};
 	const struct lien_option options[] = {
@@ -472,7 +455,7 @@ int lien_cmd_comms(int argc, char **argv)
 		return code;
 	query.socket = socket;
 	query.code = &code;
-	result = ask(&query);
+	result = lien_query(&query, json_pack("{s:s}", "op", "comms"));
 	lien_nodes_view_free(&nodes);
 	if (!result)
 		return code;

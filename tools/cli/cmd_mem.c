@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tools/cli/commands.h"
 #include "tools/cli/filter.h"
@@ -15,9 +14,8 @@
 #include "tools/cli/query.h"
 #include "tools/cli/watch.h"
 
-#define PENDING_MS	2000
-#define PENDING_STEP_MS 20
-#define PIDS_SHOWN	8
+#define PENDING_MS 2000 /* until call sites have names, and NVML has answered */
+#define PIDS_SHOWN 8
 
 static const char *const examples[] = {"lien mem",
 	"all processes: by owner (the library that asked for the memory) and kind",
@@ -198,27 +196,17 @@ static void print_unread(const json_t *unread)
 	free(pids);
 }
 
-/* If the result takes the agent long, it says so, and is asked again. */
 static json_t *ask(const struct mem *mem)
 {
-	json_t *request, *result;
-	unsigned waited_ms = 0;
+	json_t *request = json_pack("{s:s}", "op", "mem");
 
-	for (;;) {
-		request = json_pack("{s:s}", "op", "mem");
-		if (mem->by)
-			json_object_set_new(request, "by", json_string(mem->by));
-		if (mem->pids.count)
-			json_object_set_new(request, "pid", json_integer(mem->pids.pid[0]));
-		if (mem->explain)
-			json_object_set_new(request, "explain", json_true());
-		result = lien_query(&mem->query, request);
-		if (!result || !lien_get_true(result, "pending") || waited_ms >= PENDING_MS)
-			return result;
-		json_decref(result);
-		usleep(PENDING_STEP_MS * 1000);
-		waited_ms += PENDING_STEP_MS;
-	}
+	if (mem->by)
+		json_object_set_new(request, "by", json_string(mem->by));
+	if (mem->pids.count)
+		json_object_set_new(request, "pid", json_integer(mem->pids.pid[0]));
+	if (mem->explain)
+		json_object_set_new(request, "explain", json_true());
+	return lien_query(&mem->query, request);
 }
 
 static void print(const struct mem *mem, const json_t *result)
@@ -278,6 +266,7 @@ int lien_cmd_mem(int argc, char **argv)
 	static struct lien_nodes_view nodes;
 	static struct mem mem = {.query = {.command = "lien mem",
 					 .timeout_ms = LIEN_QUERY_MS,
+					 .pending_ms = PENDING_MS,
 					 .nodes = &nodes,
 					 .usage = &usage}};
 	unsigned long seconds = 0;

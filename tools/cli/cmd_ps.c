@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tools/cli/commands.h"
 #include "tools/cli/filter.h"
@@ -17,7 +16,6 @@
 
 #define RANKS_SHOWN 2
 #define PENDING_MS  500 /* NVML is slow where no process keeps a GPU awake */
-#define STEP_MS	    20
 
 static bool is_incomplete(const json_t *process)
 {
@@ -201,21 +199,6 @@ static const struct lien_sort ways[] = {{"pid", "pid", true}, {"user", "uid", tr
 	{"command", "command", true}, {"gpu", "bytes", false}, {"nccl", "nccl_bytes", false},
 	{"imported", "imported_bytes", false}, {"offloaded", "offloaded_bytes", false}, {}};
 
-/* NVML's figures may come later: the agent says so, and is asked again. */
-static json_t *ask(const struct lien_query *query)
-{
-	unsigned waited_ms = 0;
-	json_t *result;
-
-	for (;; waited_ms += STEP_MS) {
-		result = lien_query(query, json_pack("{s:s, s:b}", "op", "ps", "fresh", 1));
-		if (!result || !lien_get_true(result, "pending") || waited_ms >= PENDING_MS)
-			return result;
-		json_decref(result);
-		usleep(STEP_MS * 1000);
-	}
-}
-
 /* Returns those of the processes that are shown, with their users' names. */
 static json_t *shown_of(const struct ps *ps, const json_t *processes)
 {
@@ -271,7 +254,7 @@ static void print(const struct ps *ps, const json_t *result)
 static int show(void *context)
 {
 	const struct ps *ps = context;
-	json_t *result = ask(&ps->query);
+	json_t *result = lien_query(&ps->query, json_pack("{s:s, s:b}", "op", "ps", "fresh", 1));
 
 	if (!result)
 		return ps->code;
@@ -293,6 +276,7 @@ int lien_cmd_ps(int argc, char **argv)
 	static struct lien_nodes_view nodes;
 	struct ps ps = {.query = {.command = usage.command,
 				.timeout_ms = LIEN_QUERY_MS,
+				.pending_ms = PENDING_MS,
 				.nodes = &nodes,
 				.usage = &usage}};
 	unsigned long seconds = 0;

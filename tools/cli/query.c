@@ -12,6 +12,7 @@
 #include "tools/cli/nodes_view.h"
 #include "tools/cli/offline.h"
 #include "tools/cli/options.h"
+#include "tools/text/output.h"
 
 static json_t *query_file(const struct lien_query *query, json_t *request)
 {
@@ -25,7 +26,8 @@ static json_t *query_file(const struct lien_query *query, json_t *request)
 	return result;
 }
 
-#define RETRY_MS 50
+#define RETRY_MS   50
+#define PENDING_MS 20
 
 /* The job continues between two attempts. */
 static int call(const struct lien_query *query, struct lien_client *client, json_t *request,
@@ -87,13 +89,28 @@ static json_t *query_nodes(const struct lien_query *query, json_t *request)
 	return result;
 }
 
-json_t *lien_query(const struct lien_query *query, json_t *request)
+static json_t *query_once(const struct lien_query *query, json_t *request)
 {
 	if (query->code)
 		*query->code = LIEN_EXIT_FAILURE;
 	if (query->nodes && lien_nodes_wanted(&query->nodes->options))
 		return query_nodes(query, request);
 	return query->from.path ? query_file(query, request) : query_agent(query, request);
+}
+
+json_t *lien_query(const struct lien_query *query, json_t *request)
+{
+	json_t *result;
+
+	for (unsigned waited_ms = 0;; waited_ms += PENDING_MS) {
+		result = query_once(query, json_incref(request));
+		if (waited_ms >= query->pending_ms || !lien_get_true(result, "pending"))
+			break;
+		json_decref(result);
+		usleep(PENDING_MS * 1000);
+	}
+	json_decref(request);
+	return result;
 }
 
 bool lien_query_process(const struct lien_query *query, pid_t pid)

@@ -19,6 +19,7 @@ struct lien_query {
 	const char *socket;    /* NULL: the default */
 	struct lien_from from; /* a recording to query instead */
 	unsigned timeout_ms;   /* for everything; 0: no limit */
+	unsigned pending_ms;   /* how long to wait for the rest of a result that is "pending" */
 	unsigned retry_ms;     /* how long to repeat requests that were refused for the moment */
 	lien_client_progress_fn progress; /* called with NULL when the reply has arrived */
 	void *progress_arg;
