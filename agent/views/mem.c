@@ -3,113 +3,42 @@
 #include <string.h>
 
 #include "agent/views/internal.h"
-
-struct row {
-	uint32_t pid;
-	bool inferred; /* the owner is what it seems to be */
-	const char *owner, *kind;
-	const char *tag;      /* NULL: none, or not known */
-	struct lien_uuid gpu; /* if identified; the next two are set in rows by device only */
-	bool identified;
-	int device; /* else the ordinal in process `pid`; -1: not known, or host memory */
-	uint64_t allocations, mappings, bytes, frees, offloaded;
-};
-
-/* A hash table of row numbers, counted from 1; it is never more than half full. */
-struct rows {
-	struct row *row;
-	unsigned *place;
-	unsigned count, room;
-	bool by_device; /* a row for each device */
-};
-
-/* Owners, kinds and tags are interned, so comparing their addresses is enough. */
-static unsigned *place_of(const struct rows *rows, const struct row *key)
-{
-	uint64_t hash = key->pid * 0x9e3779b97f4a7c15ull;
-	unsigned at;
-
-	hash = (hash ^ (uintptr_t)key->owner) * 0x9e3779b97f4a7c15ull;
-	hash = (hash ^ (uintptr_t)key->kind ^ key->inferred) * 0x9e3779b97f4a7c15ull;
-	hash = (hash ^ (uintptr_t)key->tag) * 0x9e3779b97f4a7c15ull;
-	for (at = hash >> 32;; at++) {
-		unsigned *place = &rows->place[at & (2 * rows->room - 1)];
-		const struct row *row = &rows->row[*place - 1];
-
-		if (!*place || (row->pid == key->pid && row->owner == key->owner &&
-				       row->kind == key->kind && row->inferred == key->inferred &&
-				       row->tag == key->tag && row->device == key->device &&
-				       row->identified == key->identified &&
-				       lien_uuid_equal(&row->gpu, &key->gpu)))
-			return place;
-	}
-}
+#include "agent/views/mem_rows.h"
 
 /* An importer's ordinal for another process's device is not known. */
-static void set_device(struct row *key, const struct lien_allocation *allocation)
+static void set_device(struct lien_mem_key *key, const struct lien_allocation *allocation)
 {
 	const struct lien_uuid *gpu;
 
 	if (!lien_allocation_on_device(allocation))
 		return;
 	gpu = lien_allocation_gpu(allocation);
-	key->identified = gpu;
+	key->identified = gpu != NULL;
 	if (gpu)
-		key->gpu = *gpu;
+		memcpy(key->id, gpu->bytes, sizeof(key->id));
 	else if (key->pid == allocation->owner_pid)
 		key->device = allocation->prop.location_id;
 }
 
-/* Doubles the room, which is a power of two. */
-static int rows_grow(struct rows *rows)
-{
-	unsigned room = rows->room ? 2 * rows->room : 64, i;
-	struct row *row = realloc(rows->row, room * sizeof(*row));
-	unsigned *place = calloc(2 * room, sizeof(*place));
-
-	rows->row = row ? row : rows->row;
-	if (!row || !place) {
-		free(place);
-		return -1;
-	}
-	free(rows->place);
-	rows->place = place;
-	rows->room = room;
-	for (i = 0; i < rows->count; i++)
-		*place_of(rows, &row[i]) = i + 1;
-	return 0;
-}
-
 /* NULL: out of memory. May move the rows. */
-static struct row *row_of(
-	struct rows *rows, uint32_t pid, const struct lien_allocation *allocation, const char *kind)
+static struct lien_mem_row *row_of(struct lien_mem_rows *rows, uint32_t pid,
+	const struct lien_allocation *allocation, const char *kind)
 {
-	struct row key = {.pid = pid, .kind = kind, .device = -1};
-	unsigned *place;
+	struct lien_mem_key key = {.pid = pid, .kind = kind, .device = -1};
+	bool inferred;
 
-	key.owner = lien_allocation_attributed(allocation, &key.inferred);
+	key.owner = lien_allocation_attributed(allocation, &inferred);
+	key.inferred = inferred;
 	key.tag = lien_allocation_tag(allocation);
 	if (rows->by_device)
 		set_device(&key, allocation);
-	if (rows->count == rows->room && rows_grow(rows))
-		return NULL;
-	place = place_of(rows, &key);
-	if (!*place) {
-		rows->row[rows->count] = key;
-		*place = ++rows->count;
-	}
-	return &rows->row[*place - 1];
-}
-
-static void rows_free(struct rows *rows)
-{
-	free(rows->row);
-	free(rows->place);
+	return lien_mem_row(rows, &key, allocation);
 }
 
 static int row_cmp(const void *a, const void *b)
 {
-	const struct row *x = a, *y = b;
+	const struct lien_mem_key *x = &((const struct lien_mem_row *)a)->key;
+	const struct lien_mem_key *y = &((const struct lien_mem_row *)b)->key;
 	int order;
 
 	if (x->pid != y->pid)
@@ -118,11 +47,11 @@ static int row_cmp(const void *a, const void *b)
 	if (!order)
 		order = strcmp(x->kind, y->kind);
 	if (!order)
-		order = x->inferred - y->inferred;
+		order = (int)x->inferred - (int)y->inferred;
 	if (!order)
 		order = strcmp(x->tag ? x->tag : "", y->tag ? y->tag : "");
 	if (!order)
-		order = memcmp(x->gpu.bytes, y->gpu.bytes, sizeof(x->gpu.bytes));
+		order = memcmp(x->id, y->id, sizeof(x->id));
 	return order ? order : x->device - y->device;
 }
 
@@ -154,11 +83,11 @@ bool lien_is_arena(const struct lien_allocation *allocation)
 	       !strcmp(lien_allocation_library(allocation), LIEN_ARENA_LIBRARY);
 }
 
-static struct row *count_owned(
-	struct rows *rows, const struct lien_allocation *allocation, const char *reason)
+static struct lien_mem_row *count_owned(
+	struct lien_mem_rows *rows, const struct lien_allocation *allocation, const char *reason)
 {
 	const char *kind;
-	struct row *row;
+	struct lien_mem_row *row;
 
 	kind = lien_host_kind(allocation);
 	if (!kind)
@@ -168,45 +97,32 @@ static struct row *count_owned(
 	row = row_of(rows, allocation->owner_pid, allocation, kind);
 	if (!row)
 		return NULL;
-	row->allocations++;
-	if (lien_allocation_offloaded(allocation)) {
-		row->offloaded += allocation->bytes;
-		return row;
-	}
-	row->bytes += allocation->bytes;
-	if (!reason)
-		row->frees += allocation->bytes;
+	lien_mem_row_own(row, allocation, !reason);
 	return row;
 }
 
 /* pid: only those of this process; 0: all. */
-static int count_mappings(struct rows *rows, const struct lien_viewer *viewer, uint32_t pid,
-	const struct lien_allocation *allocation, struct row *owned)
+static int count_mappings(struct lien_mem_rows *rows, const struct lien_viewer *viewer,
+	uint32_t pid, const struct lien_allocation *allocation, struct lien_mem_row *owned)
 {
 	unsigned owned_index = owned ? owned - rows->row : 0;
 	const struct lien_holding *holding;
-	const struct lien_mapping *first;
-	struct row *row;
+	struct lien_mem_row *row;
 
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
 		if (owned && holding->process == allocation->owner) {
 			rows->row[owned_index].mappings += holding->mapped;
 			continue;
 		}
-		first = LIST_FIRST(&holding->mappings);
-		if (!first || !lien_viewer_sees(viewer, holding->process) ||
+		if (!LIST_FIRST(&holding->mappings) ||
+			!lien_viewer_sees(viewer, holding->process) ||
 			(pid && pid != holding->process->pid))
 			continue;
 		row = row_of(rows, holding->process->pid, allocation,
 			lien_host_kind(allocation) ? lien_kind_imported_host : kind_imported);
 		if (!row)
 			return -1;
-		row->mappings += holding->mapped;
-		row->allocations++;
-		if (first->parked)
-			row->offloaded += first->bytes;
-		else
-			row->bytes += first->bytes;
+		lien_mem_row_import(row, holding);
 	}
 	return 0;
 }
@@ -216,7 +132,7 @@ json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewe
 {
 	struct lien_allocation *allocation;
 	json_t *list = json_array();
-	struct rows rows = {0};
+	struct lien_mem_rows rows = {0};
 	unsigned i;
 
 	for (allocation = lien_graph_first_allocation(graph); allocation;
@@ -228,12 +144,12 @@ json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewe
 	if (rows.count)
 		qsort(rows.row, rows.count, sizeof(rows.row[0]), row_cmp);
 	for (i = 0; i < rows.count; i++)
-		json_array_append_new(
-			list, json_pack("{s:I, s:s, s:I, s:I}", "pid", (json_int_t)rows.row[i].pid,
-				      "owner", rows.row[i].owner, "allocations",
-				      (json_int_t)rows.row[i].allocations, "bytes",
-				      (json_int_t)rows.row[i].bytes));
-	rows_free(&rows);
+		json_array_append_new(list,
+			json_pack("{s:I, s:s, s:I, s:I}", "pid", (json_int_t)rows.row[i].key.pid,
+				"owner", rows.row[i].key.owner, "allocations",
+				(json_int_t)rows.row[i].allocations, "bytes",
+				(json_int_t)rows.row[i].bytes));
+	lien_mem_rows_free(&rows);
 	return list;
 }
 
@@ -267,7 +183,7 @@ struct sums {
 };
 
 /* Counts the memory that one process owns or imports, or that of all when pid is 0. */
-static int count(struct rows *rows, struct sums *sums, struct lien_graph *graph,
+static int count(struct lien_mem_rows *rows, struct sums *sums, struct lien_graph *graph,
 	const struct lien_viewer *viewer, uint32_t pid)
 {
 	struct lien_allocation *allocation;
@@ -275,7 +191,7 @@ static int count(struct rows *rows, struct sums *sums, struct lien_graph *graph,
 	for (allocation = lien_graph_first_allocation(graph); allocation;
 		allocation = lien_graph_next_allocation(allocation)) {
 		const char *reason = NULL;
-		struct row *row = NULL;
+		struct lien_mem_row *row = NULL;
 
 		if (!lien_allocation_held(allocation) ||
 			allocation->origin == LIEN_ORIGIN_MULTICAST)
@@ -328,65 +244,67 @@ json_t *lien_view_unread(struct lien_graph *graph, const struct lien_viewer *vie
 json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid)
 {
 	struct sums sums = {0};
-	struct rows rows = {0};
+	struct lien_mem_rows rows = {0};
 	json_t *list;
 	unsigned i;
 
 	if (count(&rows, &sums, graph, viewer, pid)) {
-		rows_free(&rows);
+		lien_mem_rows_free(&rows);
 		return NULL;
 	}
 	list = json_array();
 	for (i = 0; i < rows.count; i++) {
-		const struct row *row = &rows.row[i];
+		const struct lien_mem_row *row = &rows.row[i];
 
 		json_array_append_new(list,
 			json_pack("{s:I, s:s, s:b, s:s, s:s?, s:I, s:I, s:I, s:I, s:I}", "pid",
-				(json_int_t)row->pid, "owner", row->owner, "owner_inferred",
-				row->inferred, "kind", row->kind, "tag", row->tag, "allocations",
-				(json_int_t)row->allocations, "mappings", (json_int_t)row->mappings,
-				"bytes", (json_int_t)row->bytes, "offload_frees",
-				(json_int_t)row->frees, "offloaded_bytes",
+				(json_int_t)row->key.pid, "owner", row->key.owner, "owner_inferred",
+				row->key.inferred, "kind", row->key.kind, "tag", row->key.tag,
+				"allocations", (json_int_t)row->allocations, "mappings",
+				(json_int_t)row->mappings, "bytes", (json_int_t)row->bytes,
+				"offload_frees", (json_int_t)row->frees, "offloaded_bytes",
 				(json_int_t)row->offloaded));
 	}
-	rows_free(&rows);
+	lien_mem_rows_free(&rows);
 	return json_pack("{s:o, s:I, s:I, s:I, s:I, s:o}", "rows", list, "bytes",
 		(json_int_t)sums.bytes, "offload_frees", (json_int_t)sums.frees, "host_bytes",
 		(json_int_t)sums.host, "arena_bytes", (json_int_t)sums.arena, "left",
 		lien_view_left(sums.lefts.left, sums.lefts.count));
 }
 
-static json_t *view_gpu(const struct row *row, const struct lien_node *node)
+static json_t *view_gpu(const struct lien_mem_row *row, const struct lien_node *node)
 {
+	const struct lien_uuid *gpu = lien_allocation_gpu(row->sample);
 	const struct lien_node_device *device;
 	char text[LIEN_UUID_TEXT];
 
-	if (!row->identified)
+	if (!row->key.identified)
 		return json_null();
-	device = node ? lien_node_find(node, &row->gpu) : NULL;
-	lien_uuid_print(device ? &device->uuid : &row->gpu, text);
+	device = node ? lien_node_find(node, gpu) : NULL;
+	lien_uuid_print(device ? &device->uuid : gpu, text);
 	return json_string(text);
 }
 
 static json_t *view_measured(
-	struct lien_graph *graph, const struct row *row, const struct lien_node *node)
+	struct lien_graph *graph, const struct lien_mem_row *row, const struct lien_node *node)
 {
 	/* an exited owner's pid may be another process's by now */
 	const struct lien_process *process =
-		row->kind == kind_dead ? NULL : lien_graph_process(graph, row->pid);
+		row->key.kind == kind_dead ? NULL : lien_graph_process(graph, row->key.pid);
 
 	return json_pack("{s:I, s:s?, s:o, s:o, s:s, s:b, s:s, s:s?, s:I, s:I}", "pid",
-		(json_int_t)row->pid, "command", process ? process->command : NULL, "gpu",
+		(json_int_t)row->key.pid, "command", process ? process->command : NULL, "gpu",
 		view_gpu(row, node), "device",
-		row->device < 0 ? json_null() : json_integer(row->device), "owner", row->owner,
-		"owner_inferred", row->inferred, "kind", row->kind, "tag", row->tag, "bytes",
-		(json_int_t)row->bytes, "offloaded_bytes", (json_int_t)row->offloaded);
+		row->key.device < 0 ? json_null() : json_integer(row->key.device), "owner",
+		row->key.owner, "owner_inferred", row->key.inferred, "kind", row->key.kind, "tag",
+		row->key.tag, "bytes", (json_int_t)row->bytes, "offloaded_bytes",
+		(json_int_t)row->offloaded);
 }
 
 json_t *lien_view_mem_devices(
 	struct lien_graph *graph, const struct lien_viewer *viewer, const struct lien_node *node)
 {
-	struct rows rows = {.by_device = true};
+	struct lien_mem_rows rows = {.by_device = true};
 	struct sums sums = {0};
 	json_t *list = NULL;
 	unsigned i;
@@ -396,7 +314,7 @@ json_t *lien_view_mem_devices(
 		for (i = 0; i < rows.count; i++)
 			json_array_append_new(list, view_measured(graph, &rows.row[i], node));
 	}
-	rows_free(&rows);
+	lien_mem_rows_free(&rows);
 	return list;
 }
 
@@ -422,7 +340,7 @@ static void add(json_t *entry, const char *name, uint64_t bytes)
 
 json_t *lien_view_mem_node(struct lien_graph *graph, const struct lien_node *node)
 {
-	struct rows rows = {.by_device = true};
+	struct lien_mem_rows rows = {.by_device = true};
 	struct sums sums = {0};
 	json_t *list = NULL, *gpu, *entry;
 	unsigned i;
@@ -430,10 +348,10 @@ json_t *lien_view_mem_node(struct lien_graph *graph, const struct lien_node *nod
 	if (!count(&rows, &sums, graph, NULL, 0)) {
 		list = json_array();
 		for (i = 0; i < rows.count; i++) {
-			const struct row *row = &rows.row[i];
+			const struct lien_mem_row *row = &rows.row[i];
 
-			if (row->kind != kind_local && row->kind != kind_exported &&
-				row->kind != kind_dead)
+			if (row->key.kind != kind_local && row->key.kind != kind_exported &&
+				row->key.kind != kind_dead)
 				continue;
 			gpu = view_gpu(row, node);
 			entry = entry_of(list, gpu);
@@ -442,6 +360,6 @@ json_t *lien_view_mem_node(struct lien_graph *graph, const struct lien_node *nod
 			add(entry, "offloaded_bytes", row->offloaded);
 		}
 	}
-	rows_free(&rows);
+	lien_mem_rows_free(&rows);
 	return list;
 }

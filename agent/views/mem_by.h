@@ -3,13 +3,8 @@
 #ifndef LIEN_VIEWS_MEM_BY_H
 #define LIEN_VIEWS_MEM_BY_H
 
+#include "agent/views/mem_rows.h"
 #include "agent/views/views.h"
-
-struct lien_mem_key {
-	uint64_t a, b;
-	const char *kind;
-	bool identified; /* by device: a and b are a UUID */
-};
 
 struct lien_mem_key lien_mem_key(
 	enum lien_mem_by by, const struct lien_allocation *allocation, const char *kind);

@@ -26,14 +26,13 @@ static void device_key(const struct lien_allocation *allocation, struct lien_mem
 
 	if (!lien_allocation_on_device(allocation))
 		return;
-	key->identified = uuid;
+	key->identified = uuid != NULL;
 	if (uuid) {
-		memcpy(&key->a, uuid->bytes, sizeof(key->a));
-		memcpy(&key->b, uuid->bytes + sizeof(key->a), sizeof(key->b));
+		memcpy(key->id, uuid->bytes, sizeof(key->id));
 	} else {
-		key->a = (uint64_t)allocation->owner_pid << 32 |
-			 (uint32_t)allocation->prop.location_id;
-		key->b = allocation->owner_start;
+		key->id[0] = (uint64_t)allocation->owner_pid << 32 |
+			     (uint32_t)allocation->prop.location_id;
+		key->id[1] = allocation->owner_start;
 	}
 }
 
@@ -45,27 +44,27 @@ struct lien_mem_key lien_mem_key(
 
 	switch (by) {
 	case LIEN_MEM_BY_OWNER:
-		key.a = allocation->site ? (uintptr_t)allocation->site->library : 0;
+		key.id[0] = allocation->site ? (uintptr_t)allocation->site->library : 0;
 		lien_allocation_attributed(allocation, &inferred);
-		key.b = inferred;
+		key.id[1] = inferred;
 		break;
 	case LIEN_MEM_BY_RANK:
-		key.a = allocation->owner_pid;
-		key.b = allocation->owner_start;
+		key.id[0] = allocation->owner_pid;
+		key.id[1] = allocation->owner_start;
 		break;
 	case LIEN_MEM_BY_COMM:
-		key.a = allocation->comm;
-		key.b = allocation->comm ? allocation->owner_pid : 0;
+		key.id[0] = allocation->comm;
+		key.id[1] = allocation->comm ? allocation->owner_pid : 0;
 		break;
 	case LIEN_MEM_BY_DEVICE:
 		device_key(allocation, &key);
 		break;
 	case LIEN_MEM_BY_CALLSITE:
-		key.a = (uintptr_t)allocation->site;
+		key.id[0] = (uintptr_t)allocation->site;
 		break;
 	case LIEN_MEM_BY_TAG:
-		key.a = (uintptr_t)lien_allocation_tag(allocation);
-		key.b = lien_allocation_tag_known(allocation);
+		key.id[0] = (uintptr_t)lien_allocation_tag(allocation);
+		key.id[1] = lien_allocation_tag_known(allocation);
 		break;
 	}
 	return key;
