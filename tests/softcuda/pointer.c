@@ -67,6 +67,8 @@ SOFT_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CU
 	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!base && !size) /* any address, even without a context (measured, driver 580.159) */
+		return CUDA_SUCCESS;
 	pthread_rwlock_rdlock(&soft.lock);
 	known = describe(ptr, &found);
 	pthread_rwlock_unlock(&soft.lock);
