@@ -41,6 +41,12 @@ class Driver:
         self.by_number = collections.defaultdict(set)
         for place, thing in self.mappings.items():
             self.by_number[thing.number].add(place)
+        # Memory of one process. If it has imported it, nobody can tell it from the maker.
+        holders = collections.defaultdict(set)
+        for things in (self.mappings, self.handles):
+            for (pid, _), thing in things.items():
+                holders[thing.number].add(pid)
+        self.alone = {number: min(pids) for number, pids in holders.items() if len(pids) == 1}
 
 
 def devices_of(thing, *flags):
@@ -101,7 +107,7 @@ def compare_allocations(driver, graph, makers, fresh):
             continue
         if number not in makers and not fresh:
             continue  # it was killed, or gave it back, in the burst in which it was made
-        if makers.get(number) != row["pid"]:
+        if row["pid"] not in (makers.get(number), driver.alone.get(number)):
             yield "allocation %d (the driver's %d): the owner is %s, expected %s" % (
                 row["id"], number, row["pid"], makers.get(number))
         if row["bytes"] > driver.bytes.get(number, row["bytes"]):
@@ -126,7 +132,8 @@ def compare_references(driver, graph, all_handles):
         thing = driver.handles.get(name)
         if not thing:
             yield "handle %#x of %d is not the driver's: %s" % (name[1], name[0], row)
-        elif row["origin"] == "cuMemCreate" and handle["imported"] != bool(thing.imported):
+        elif (row["origin"] == "cuMemCreate" and handle["imported"] != bool(thing.imported)
+              and driver.alone.get(thing.number) != name[0]):
             yield "handle %#x of %d: imported is %s" % (name[1], name[0], handle["imported"])
 
 
@@ -167,7 +174,7 @@ def compare_moved(driver, session):
             if driver.by_number[number] != places:
                 yield "allocation %d is away, and the driver's %d is mapped elsewhere: %s" % (
                     row["id"], number, text(sorted(driver.by_number[number] - places)))
-            if row["pid"] != driver.makers.get(number):
+            if row["pid"] not in (driver.makers.get(number), driver.alone.get(number)):
                 yield "allocation %d is away: its owner is %s, expected %s" % (
                     row["id"], row["pid"], driver.makers.get(number))
 
@@ -179,7 +186,7 @@ def references_of(states):
     for (pid, va), thing in driver.mappings.items():
         handle = driver.handles.get((pid, thing.value))
         found[pid, va] = (handle.references if handle else 0, thing.bytes, devices_of(thing),
-                          bool(thing.imported))
+                          bool(thing.imported) and thing.number not in driver.alone)
     return found
 
 
