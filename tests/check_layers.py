@@ -23,7 +23,7 @@ ORDERS = [PRODUCT, ["control/driver", "control/memory", "control/tag", "control/
 TOPS = ["agent", "loader", "control", "tools/cli", "tools/exporter", "tools/picture", "tools/text", "tools/top",
         "tools/replay", "tools/python"]
 # Their files still call each other in circles. Folders only leave this list.
-CIRCLES = ["agent/transaction", "loader/probes"]
+CIRCLES = ["loader/probes"]
 NOT_PURE = re.compile(r'#include [<"](bpf/|cuda|nccl|.*\.skel\.h)')
 INCLUDE = re.compile(r'#include "([^"]+)/[^"/]+"')
 

@@ -23,8 +23,6 @@
 #include "agent/plan/plan.h"
 #include "agent/transaction/transaction.h"
 #include "agent/plan/request.h"
-#include "agent/transaction/shortfall.h"
-#include "agent/transaction/totals.h"
 #include "agent/reread/adoption.h"
 #include "loader/probes/probes.h"
 

@@ -169,8 +169,8 @@ int lien_adopt_start(struct lien_agent *agent, const struct lien_viewer *viewer,
 		err = -EBUSY;
 	}
 	if (!err && !*nothing)
-		err = lien_transaction_adopt(
-			&agent->transaction, agent->at_rest, agent->at_rest_count, REST_MS, &ops);
+		err = lien_transaction_new(&agent->transaction, LIEN_TRANSACTION_ADOPTION,
+			agent->at_rest, agent->at_rest_count, REST_MS, &ops);
 	if (err || *nothing) {
 		if (err == -ENOMEM)
 			snprintf(error, error_size, "out of memory");

@@ -245,7 +245,7 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 		err = lien_offload_request_limit(&agent->request, &agent->plan);
 	if (!err)
 		err = lien_transaction_offload(&agent->transaction, &agent->plan, agent->token_base,
-			how->timeout_ms, &ops);
+			how->flags | (all ? LIEN_WIRE_ALL : 0), how->timeout_ms, &ops);
 	if (err) {
 		agent->blame.cause = lien_cause_of(err);
 		snprintf(error, error_size, "%s", strerror(-err));
@@ -256,7 +256,6 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	agent->request.t_rest = 0;
 	lien_turn_part(agent, "offload", "start");
 	lien_gate_set(agent, all);
-	lien_transaction_set_flags(agent->transaction, how->flags | (all ? LIEN_WIRE_ALL : 0));
 	agent->t_transaction = lien_now_ns();
 	agent->transaction_of = selection->viewer;
 	lien_transaction_start(agent->transaction);

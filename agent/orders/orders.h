@@ -5,7 +5,7 @@
 #include "agent/core/agent.h"
 
 /* Carries out transactions over the links to the control libraries. 0, or -errno with one line in
- * error and the cause in agent->blame. `flags` as for lien_transaction_set_flags(). */
+ * error and the cause in agent->blame. `flags` as for lien_transaction_offload(). */
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
 	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size);
 /* Plans an offload without doing it; fills in `selection->open`. */

@@ -172,8 +172,8 @@ static int choose(struct lien_transaction *transaction, const struct lien_select
 		return -ENOMEM;
 	for (i = 0; i < selection->tags_count; i++)
 		tags[i] = lien_plan_tag_hash(selection->tags[i]);
-	err = lien_transaction_choose(transaction, selection->groups, selection->groups_count, tags,
-		selection->tags_count);
+	err = lien_transaction_choose(transaction, selection->pids, selection->pids_count,
+		selection->groups, selection->groups_count, tags, selection->tags_count);
 	free(tags);
 	return err;
 }
@@ -181,8 +181,6 @@ static int choose(struct lien_transaction *transaction, const struct lien_select
 int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *selection,
 	const struct lien_restore_how *how, bool *nothing, char *error, size_t error_size)
 {
-	const unsigned pids_count = selection->pids_count;
-	const uint32_t *pids = selection->pids;
 	struct lien_transaction_ops ops = lien_orders_ops(agent);
 	const unsigned room = lien_graph_stats(agent->graph)->processes + 1;
 	unsigned stopped_count = 0;
@@ -213,13 +211,13 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 		return -EBUSY;
 	}
 	err = kept <= 0 ? kept
-			: lien_transaction_restore(&agent->transaction, all, kept, pids, pids_count,
-				  how->timeout_ms, &ops);
+			: lien_transaction_new(&agent->transaction, LIEN_TRANSACTION_RESTORE, all,
+				  kept, how->timeout_ms, &ops);
 	if (!err && stopped_count)
 		lien_transaction_set_aside(
 			agent->transaction, stopped[0], count - kept - 1, remedy);
 	free(all);
-	if (!err && !*nothing && (selection->groups_count || selection->tags_count)) {
+	if (!err && !*nothing) {
 		err = choose(agent->transaction, selection);
 		if (err)
 			lien_orders_end(agent);
@@ -274,7 +272,8 @@ int lien_orders_release(struct lien_agent *agent, const struct lien_selection *s
 	} else if (check_go_on(chosen, count, error, error_size)) {
 		err = -EBUSY;
 	} else if (count) {
-		err = lien_transaction_release(&agent->transaction, chosen, count, &ops);
+		err = lien_transaction_new(
+			&agent->transaction, LIEN_TRANSACTION_RELEASE, chosen, count, 0, &ops);
 		if (err)
 			snprintf(error, error_size, "%s", strerror(-err));
 	}

@@ -13,7 +13,7 @@ enum lien_on_use {
 };
 
 struct lien_offload_how {
-	uint32_t flags;	     /* as for lien_transaction_set_flags() */
+	uint32_t flags;	     /* as for lien_transaction_offload() */
 	uint64_t host_limit; /* bytes of the participants' host arenas together; 0: no limit */
 	unsigned timeout_ms;
 	enum lien_on_use on_use;

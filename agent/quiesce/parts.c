@@ -196,10 +196,11 @@ static unsigned choose(struct list *list, unsigned part, uint64_t *groups, unsig
 }
 
 /* Keeps those that the restore is for. */
-static void narrow(struct list *list, const struct lien_transaction *transaction)
+static void narrow(struct list *list, const struct lien_transaction_result *result)
 {
-	unsigned asked, i, j, count = list->count;
-	const uint64_t *groups = lien_transaction_groups(transaction, &asked);
+	const unsigned asked = result->groups_count, count = list->count;
+	const uint64_t *groups = result->groups;
+	unsigned i, j;
 	struct group old;
 
 	if (!asked)
@@ -217,13 +218,13 @@ static void narrow(struct list *list, const struct lien_transaction *transaction
 
 /* Lists what is away. Returns false, and why, if it cannot be told apart. */
 static bool list_away(
-	struct list *list, const struct lien_transaction *transaction, char *why, size_t size)
+	struct list *list, const struct lien_transaction_result *result, char *why, size_t size)
 {
-	unsigned count, i;
-	const struct lien_transaction_process *processes =
-		lien_transaction_processes(transaction, &count);
+	const struct lien_transaction_process *processes = result->processes;
+	const unsigned count = result->processes_count;
 	struct lien_process *process;
 	const char *reason;
+	unsigned i;
 
 	for (i = 0; i < count; i++) {
 		process = lien_graph_process(list->agent->graph, processes[i].pid);
@@ -239,7 +240,7 @@ static bool list_away(
 			return false;
 		}
 	}
-	narrow(list, transaction);
+	narrow(list, result);
 	for (i = 0; i < count; i++) {
 		process = lien_graph_process(list->agent->graph, processes[i].pid);
 		if (process)
@@ -248,7 +249,7 @@ static bool list_away(
 	return true;
 }
 
-unsigned lien_parts_next(void *context, const struct lien_transaction *transaction, unsigned part,
+unsigned lien_parts_next(void *context, const struct lien_transaction_result *result,
 	uint64_t *groups, unsigned max, char *why, size_t size)
 {
 	struct list list = {.agent = context};
@@ -258,9 +259,9 @@ unsigned lien_parts_next(void *context, const struct lien_transaction *transacti
 	list.group = calloc(GROUPS_MAX, sizeof(*list.group));
 	if (!list.group)
 		return 0;
-	if (list_away(&list, transaction, why, size)) {
+	if (list_away(&list, result, why, size)) {
 		lien_probes_held(list.agent->probes, note_waiting, &list);
-		count = choose(&list, part, groups, max);
+		count = choose(&list, result->parts, groups, max);
 	}
 	free(list.group);
 	return count;

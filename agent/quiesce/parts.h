@@ -12,7 +12,7 @@
 
 /* For struct lien_transaction_ops.next_part. Takes all at once, and says why, where gates cannot
  * tell communicators apart: what came back first would be of no use. */
-unsigned lien_parts_next(void *agent, const struct lien_transaction *transaction, unsigned part,
+unsigned lien_parts_next(void *agent, const struct lien_transaction_result *result,
 	uint64_t *groups, unsigned max, char *why, size_t size);
 
 #endif

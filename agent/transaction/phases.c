@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Goes through the phases of a transaction. Each phase's own work is in its struct phase; this file
- * has what they share: orders, answers, limits, deaths, failures and the end.
+ * has what they share: orders, participants, orders, answers, limits, deaths, failures and the end.
  */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/transaction/transaction_internal.h"
@@ -15,60 +16,158 @@
  * (control/driver/gate.h). */
 #define ALIVE_NS 1000000000ull
 /* Upper limit, however much a process reports. */
-#define LIMIT_MS 600000
+#define LIMIT_MS  600000
+#define MAKING_NS 60000000000ull /* for the kernel to attach the gate: the job runs meanwhile */
 
-static const struct phase *const phases[LIEN_PHASE_COUNT] = {
-#define ROW(NAME, name) [LIEN_PHASE_##NAME] = &lien_phase_##name,
-	LIEN_PHASES(ROW)
-#undef ROW
-};
+/* --- participants ----------------------------------------------------------------------------- */
 
-#define PHASES(...) ((const enum lien_phase[]){__VA_ARGS__, LIEN_PHASE_COUNT})
-
-static const struct kind {
-	const char *name;
-	const enum lien_phase *phases;
-	/* called when all are at rest; defaults to lien_phase_next() */
-	void (*rest)(struct lien_transaction *t);
-	/* called on a failure when nothing has been moved */
-	void (*abandon)(struct lien_transaction *t);
-} kinds[] = {
-	[LIEN_TRANSACTION_OFFLOAD] = {.name = "offload",
-		.phases = PHASES(LIEN_PHASE_STAGE, LIEN_PHASE_GATE, LIEN_PHASE_DRAIN,
-			LIEN_PHASE_CHECK, LIEN_PHASE_SAVE, LIEN_PHASE_AGREE, LIEN_PHASE_UNMAP,
-			LIEN_PHASE_DROP, LIEN_PHASE_OPEN),
-		.rest = lien_offload_rest,
-		.abandon = lien_offload_discard},
-	/* From CREATE to FINISH each process goes at its own pace. */
-	[LIEN_TRANSACTION_RESTORE] = {.name = "restore",
-		.phases = PHASES(LIEN_PHASE_LIST, LIEN_PHASE_CREATE, LIEN_PHASE_EXPORT,
-			LIEN_PHASE_IMPORT, LIEN_PHASE_FINISH, LIEN_PHASE_AGREE, LIEN_PHASE_OPEN)},
-	[LIEN_TRANSACTION_RELEASE] = {.name = "release", .phases = PHASES(LIEN_PHASE_RELEASE)},
-	[LIEN_TRANSACTION_ADOPTION] = {.name = "adoption",
-		.phases = PHASES(LIEN_PHASE_GATE, LIEN_PHASE_DRAIN, LIEN_PHASE_ADOPT_COUNT,
-			LIEN_PHASE_MARKS, LIEN_PHASE_MARK, LIEN_PHASE_MARK_UNKNOWN, LIEN_PHASE_LOOK,
-			LIEN_PHASE_UNMARK, LIEN_PHASE_OPEN),
-		.abandon = lien_transaction_open},
-};
-
-const char *lien_phase_name(enum lien_phase phase)
+static int item_cmp(const void *a, const void *b)
 {
-	return phases[phase]->name;
+	const struct lien_wire_item *x = a, *y = b;
+
+	if (x->token != y->token)
+		return x->token < y->token ? -1 : 1;
+	return (x->index > y->index) - (x->index < y->index);
 }
 
-bool lien_phase_is_timed(enum lien_phase phase)
+static int number_cmp(const void *a, const void *b)
 {
-	return phases[phase]->timed;
+	const uint64_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
 }
 
-const char *lien_transaction_kind_name(enum lien_transaction_kind kind)
+/* Lists the token, or the team, of each allocation that has one. A process may list any number of
+ * them. */
+static int list_numbers(struct numbers *numbers, const struct participant *participant, bool teams)
 {
-	return kinds[kind].name;
+	const struct lien_wire_item *item;
+	uint64_t *list = calloc(participant->count + 1, sizeof(*list));
+	unsigned i, all = 0, n = 0;
+
+	free(numbers->number);
+	*numbers = (struct numbers){.number = list};
+	if (!list)
+		return -ENOMEM;
+	for (i = 0; i < participant->count; i++) {
+		item = &participant->items[i];
+		if (!item->index && (teams ? item->team : item->token))
+			list[all++] = teams ? item->team : item->token;
+	}
+	qsort(list, all, sizeof(*list), number_cmp);
+	for (i = 0; i < all; i++)
+		if (!n || list[n - 1] != list[i])
+			list[n++] = list[i];
+	numbers->count = n;
+	return 0;
 }
 
-const enum lien_phase *lien_transaction_phases(enum lien_transaction_kind kind)
+bool lien_numbers_meet(const struct numbers *a, const struct numbers *b)
 {
-	return kinds[kind].phases;
+	unsigned i = 0, j = 0;
+
+	while (i < a->count && j < b->count) {
+		if (a->number[i] == b->number[j])
+			return true;
+		if (a->number[i] < b->number[j])
+			i++;
+		else
+			j++;
+	}
+	return false;
+}
+
+int lien_participant_sort(struct participant *participant)
+{
+	int err;
+
+	if (participant->count)
+		qsort(participant->items, participant->count, sizeof(participant->items[0]),
+			item_cmp);
+	free(participant->imports);
+	participant->imports = calloc(participant->count + 1, sizeof(*participant->imports));
+	err = participant->imports ? 0 : -ENOMEM;
+	if (!err)
+		err = list_numbers(&participant->tokens, participant, false);
+	return err ? err : list_numbers(&participant->teams, participant, true);
+}
+
+struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token)
+{
+	struct lien_wire_item key = {.token = token};
+
+	return participant->count ? bsearch(&key, participant->items, participant->count,
+					    sizeof(key), item_cmp)
+				  : NULL;
+}
+
+int lien_participant_add(
+	struct participant *participant, const struct lien_wire_item *items, unsigned count)
+{
+	unsigned room = participant->room ? participant->room : 64;
+	struct lien_wire_item *grown;
+
+	if (count > LIEN_WIRE_ITEMS_MAX - participant->count)
+		return -E2BIG;
+	while (room < participant->count + count)
+		room *= 2;
+	if (room != participant->room) {
+		grown = realloc(participant->items, room * sizeof(*grown));
+		if (!grown)
+			return -ENOMEM;
+		participant->items = grown;
+		participant->room = room;
+	}
+	if (count)
+		memcpy(participant->items + participant->count, items, count * sizeof(*items));
+	participant->count += count;
+	return 0;
+}
+
+int lien_transaction_index(const struct lien_transaction *t, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++)
+		if (t->processes[i].pid == pid)
+			return i;
+	return -1;
+}
+
+int lien_participant_take(
+	struct lien_transaction *t, unsigned index, const struct lien_plan_process *part)
+{
+	struct lien_transaction_process *process = &t->processes[index];
+	struct participant *participant = &t->participants[index];
+	unsigned i;
+
+	process->allocations = part->allocations;
+	process->imports = part->imports;
+	process->mappings = part->items_count;
+	process->bytes = part->bytes;
+	process->discarded = part->discarded;
+	participant->count = participant->staged = 0;
+	if (lien_participant_add(participant, part->items, part->items_count))
+		return -ENOMEM;
+	for (i = 0; i < participant->count; i++) {
+		participant->items[i].token += t->token_base;
+		if (participant->items[i].team)
+			participant->items[i].team += t->token_base;
+	}
+	return lien_participant_sort(participant);
+}
+
+void lien_transaction_name(struct lien_transaction *t, unsigned index, uint32_t pid)
+{
+	t->processes[index].pid = pid;
+	t->processes[index].start = t->ops.began ? t->ops.began(t->ops.context, pid) : 0;
+}
+
+bool lien_transaction_alive(const struct lien_transaction *t, unsigned index)
+{
+	const struct lien_transaction_process *process = &t->processes[index];
+
+	return t->ops.alive(t->ops.context, process->pid, process->start);
 }
 
 /* --- orders ----------------------------------------------------------------------------------- */
@@ -89,27 +188,27 @@ void lien_transaction_drop_out(struct lien_transaction *t, unsigned index)
 	t->processes[index].failed = true;
 }
 
-void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lien_phase phase,
+void lien_transaction_order_fds(struct lien_transaction *t, unsigned index, enum lien_phase phase,
 	uint32_t flags, const void *body, size_t size, const int *fds, unsigned fds_count)
 {
 	struct participant *participant = &t->participants[index];
 	struct lien_wire_header order = {
 		.length = sizeof(order) + size,
-		.type = phases[phase]->type,
+		.type = t->phases[phase]->type,
 		.flags = flags,
 		.seq = t->next_seq++,
 		.arg = t->generation,
 	};
 
-	if (phases[phase]->arguments)
-		phases[phase]->arguments(t, &order, body);
+	if (t->phases[phase]->arguments)
+		t->phases[phase]->arguments(t, phase, &order, body);
 	participant->seq = order.seq;
 	participant->phase = phase;
 	participant->t_sent = t->ops.now_ns(t->ops.context);
 	if (!t->ops.send(t->ops.context, t->processes[index].pid, &order, body, fds, fds_count))
 		return;
 	lien_transaction_drop_out(t, index);
-	if (!phases[phase]->spares_dead || lien_transaction_alive(t, index))
+	if (!t->phases[phase]->spares_dead || lien_transaction_alive(t, index))
 		lien_transaction_fail(t, -ESRCH, t->processes[index].pid, "process %u %s",
 			t->processes[index].pid,
 			lien_transaction_alive(t, index) ? "cannot be reached" : "has ended");
@@ -233,11 +332,29 @@ void lien_transaction_end(struct lien_transaction *t)
 
 /* --- moving through the phases ---------------------------------------------------------------- */
 
+/* An undo, and a failure before anything was moved, end with the opening of the gates, too. */
+static enum lien_phase following(const struct lien_transaction *t, enum lien_phase phase)
+{
+	const enum lien_phase *one = t->rules->phases;
+
+	while (*one != phase && *one != LIEN_PHASE_COUNT)
+		one++;
+	return *one == LIEN_PHASE_COUNT ? LIEN_PHASE_OPEN : one[1];
+}
+
 void lien_phase_begin(struct lien_transaction *t, enum lien_phase phase)
 {
-	const struct phase *row = phases[phase];
+	const struct phase *row;
 	unsigned i;
 
+	while (phase != LIEN_PHASE_COUNT && t->phases[phase]->applies &&
+		!t->phases[phase]->applies(t))
+		phase = following(t, phase);
+	if (phase == LIEN_PHASE_COUNT) {
+		lien_transaction_end(t);
+		return;
+	}
+	row = t->phases[phase];
 	t->entering = phase;
 	if (row->enter && !row->enter(t))
 		return;
@@ -252,44 +369,48 @@ void lien_phase_begin(struct lien_transaction *t, enum lien_phase phase)
 		if (row->order)
 			row->order(t, i);
 		else
-			lien_transaction_order(t, i, phase, 0, NULL, 0, NULL, 0);
+			lien_transaction_order(t, i, phase, 0, NULL, 0);
 	}
 	if (row->ordered)
 		row->ordered(t);
 }
 
-/* Begins the first phase that applies; ends the transaction if none does. */
-static void begin_first(struct lien_transaction *t, const enum lien_phase *from)
-{
-	while (*from != LIEN_PHASE_COUNT && phases[*from]->applies && !phases[*from]->applies(t))
-		from++;
-	if (*from == LIEN_PHASE_COUNT)
-		lien_transaction_end(t);
-	else
-		lien_phase_begin(t, *from);
-}
-
 void lien_phase_next(struct lien_transaction *t)
 {
-	const enum lien_phase *phase = kinds[t->kind].phases;
-
-	while (*phase != t->phase)
-		phase++;
-	begin_first(t, phase + 1);
+	lien_phase_begin(t, following(t, t->phase));
 }
 
-void lien_phase_rest(struct lien_transaction *t)
+int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step)
 {
-	if (kinds[t->kind].rest)
-		kinds[t->kind].rest(t);
-	else
-		lien_phase_next(t);
+	const char *late = step == LIEN_GATE_HOLDS && t->phase == LIEN_PHASE_DROP
+				   ? " after memory was saved; if it has written to that memory, "
+				     "what it wrote is lost"
+				   : "";
+	char why[200];
+	unsigned i;
+	int err;
+
+	for (i = 0; i < t->count && !t->stopping; i++) {
+		if (!t->participants[i].member || t->participants[i].gone)
+			continue;
+		err = t->ops.gate(t->ops.context, t->processes[i].pid, step, why, sizeof(why));
+		if (step == LIEN_GATE_BEGIN)
+			continue;
+		/* A process can be too slow to be read. */
+		if (err == -ETIMEDOUT && step == LIEN_GATE_MAKE &&
+			t->ops.now_ns(t->ops.context) - t->t_making < MAKING_NS)
+			return -EAGAIN;
+		if (err)
+			lien_transaction_fail(t, err, t->processes[i].pid, "process %u, gate: %s%s",
+				t->processes[i].pid, why, late);
+	}
+	return t->stopping ? t->result.error : 0;
 }
 
 /* All processes have answered. */
 static void go_on(struct lien_transaction *t)
 {
-	const struct phase *row = phases[t->phase];
+	const struct phase *row = t->phases[t->phase];
 
 	/* The first check comes before anything is removed because of what was saved. The second
 	 * one comes at the end: a thread that came through in between may have written to memory
@@ -299,10 +420,7 @@ static void go_on(struct lien_transaction *t)
 	if (t->stopping) {
 		t->stopping = false;
 		t->entering = LIEN_PHASE_COUNT;
-		if (row->stop)
-			row->stop(t);
-		else
-			kinds[t->kind].abandon(t);
+		lien_phase_begin(t, row->stop ? row->stop : t->rules->abandon);
 	} else if (t->entering != LIEN_PHASE_COUNT) {
 		lien_phase_begin(t, t->entering);
 	} else if (row->next) {
@@ -316,9 +434,9 @@ static void go_on(struct lien_transaction *t)
 static void advance(struct lien_transaction *t)
 {
 	while (!t->ended) {
-		if (phases[t->phase]->step) {
-			phases[t->phase]->step(t);
-			if (phases[t->phase]->step)
+		if (t->phases[t->phase]->step) {
+			t->phases[t->phase]->step(t);
+			if (t->phases[t->phase]->step)
 				return;
 		} else {
 			if (!lien_transaction_idle(t))
@@ -348,15 +466,15 @@ void lien_transaction_start(struct lien_transaction *t)
 	t->t_start = t->ops.now_ns(t->ops.context);
 	if (!t->restoring)
 		t->generation = t->t_start | 1;
-	t->phase = kinds[t->kind].phases[0]; /* also while that waits to begin */
-	begin_first(t, kinds[t->kind].phases);
+	t->phase = t->rules->phases[0]; /* also while that waits to begin */
+	lien_phase_begin(t, t->phase);
 	proceed(t);
 }
 
 static void answered_error(struct lien_transaction *t, unsigned index, const struct phase *row,
 	const struct lien_wire_header *reply)
 {
-	if (row->excuse && row->excuse(t, index, reply))
+	if (row->may_fail || (row->excuse && row->excuse(t, index, reply)))
 		return;
 	t->processes[index].failed = true;
 	lien_transaction_fail(t, reply->result < 0 ? reply->result : -EIO, t->processes[index].pid,
@@ -370,14 +488,14 @@ static bool is_awaited(
 	const struct lien_transaction *t, int index, const struct lien_wire_header *reply)
 {
 	return !t->ended && index >= 0 && reply->seq && t->participants[index].seq == reply->seq &&
-	       reply->type == phases[t->participants[index].phase]->type;
+	       reply->type == t->phases[t->participants[index].phase]->type;
 }
 
 static void take_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {
 	struct participant *participant = &t->participants[index];
 	const struct lien_wire_header *header = reply->header;
-	const struct phase *row = phases[participant->phase];
+	const struct phase *row = t->phases[participant->phase];
 	const bool last = header->flags & LIEN_WIRE_LAST;
 
 	if (last) {
@@ -386,8 +504,10 @@ static void take_reply(struct lien_transaction *t, unsigned index, const struct 
 		if (header->result)
 			answered_error(t, index, row, header);
 	}
-	if (row->reply)
-		row->reply(t, index, reply);
+	if (row->part)
+		row->part(t, index, reply);
+	if (last && row->reply)
+		row->reply(t, index, header);
 	else if (last)
 		lien_phase_finished(t, index);
 }
@@ -395,7 +515,7 @@ static void take_reply(struct lien_transaction *t, unsigned index, const struct 
 void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 	const struct lien_wire_header *header, const void *body, const int *fds, unsigned fds_count)
 {
-	const struct reply reply = {header, body, fds, fds_count};
+	const struct reply reply = {header, body, header->length - sizeof(*header), fds, fds_count};
 	const int index = lien_transaction_index(t, pid);
 	const bool awaited = is_awaited(t, index, header);
 	unsigned i;
@@ -411,7 +531,8 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 {
 	/* One that waits to begin is the one that the process is missing from. */
-	const struct phase *row = phases[t->entering == LIEN_PHASE_COUNT ? t->phase : t->entering];
+	const struct phase *row =
+		t->phases[t->entering == LIEN_PHASE_COUNT ? t->phase : t->entering];
 	int index = lien_transaction_index(t, pid);
 	bool lives, undo = t->kind == LIEN_TRANSACTION_OFFLOAD && t->restoring;
 
@@ -441,31 +562,19 @@ bool lien_transaction_hesitates(const struct lien_transaction *t, uint64_t ns)
 	       t->ops.now_ns(t->ops.context) - t->t_start > ns;
 }
 
-enum lien_go_on lien_transaction_may_go_on(struct lien_transaction *t, enum lien_point point)
-{
-	return t->ops.may_go_on ? t->ops.may_go_on(t->ops.context, point) : LIEN_GO_ON_YES;
-}
-
 void lien_transaction_wake(struct lien_transaction *t)
 {
 	t->noted = true;
 }
 
-/* Before a restore has touched anything. */
-static bool is_planned(const struct lien_transaction *t)
-{
-	return t->entering == LIEN_PHASE_LIST && t->kind == LIEN_TRANSACTION_RESTORE;
-}
-
 bool lien_transaction_cancel(struct lien_transaction *t, int error, const char *why)
 {
-	if (!t->ended && is_planned(t)) {
-		lien_transaction_fail(t, error, 0, "%s", why);
-		t->noted = true;
-		return true;
-	}
-	if (t->ended || t->kind != LIEN_TRANSACTION_OFFLOAD || t->restoring || t->result.error ||
-		t->phase == LIEN_PHASE_OPEN)
+	/* A restore only before it has touched anything. */
+	bool can = t->kind == LIEN_TRANSACTION_OFFLOAD
+			   ? !t->restoring && !t->result.error && t->phase != LIEN_PHASE_OPEN
+			   : t->kind == LIEN_TRANSACTION_RESTORE && t->entering == LIEN_PHASE_LIST;
+
+	if (t->ended || !can)
 		return false;
 	lien_transaction_fail(t, error, 0, "%s", why);
 	t->noted = true;
@@ -490,13 +599,13 @@ static void keep_alive(struct lien_transaction *t, uint64_t now)
 	for (i = 0; i < t->count; i++)
 		if (t->participants[i].member && !t->participants[i].gone &&
 			!t->participants[i].seq && now - t->participants[i].t_sent > ALIVE_NS)
-			lien_transaction_order(t, i, LIEN_PHASE_ALIVE, 0, NULL, 0, NULL, 0);
+			lien_transaction_order(t, i, LIEN_PHASE_ALIVE, 0, NULL, 0);
 }
 
 static uint64_t limit_ms_of(const struct lien_transaction *t, unsigned index)
 {
 	const struct participant *participant = &t->participants[index];
-	const struct phase *row = phases[participant->phase];
+	const struct phase *row = t->phases[participant->phase];
 	uint64_t limit_ms = row->limit_ms +
 			    row->limit_ms_per_mib * (t->processes[index].bytes >> 20) +
 			    (uint64_t)row->limit_ms_per_item * participant->count;
@@ -518,7 +627,7 @@ static void no_answer(struct lien_transaction *t, unsigned index, uint64_t waite
 	participant->stuck = true;
 	lien_transaction_fail(t, -ETIMEDOUT, pid,
 		"process %u did not answer `%s` within %" PRIu64 " ms%s%s", pid,
-		phases[participant->phase]->name, waited_ms, why[0] ? ": " : "", why);
+		t->phases[participant->phase]->name, waited_ms, why[0] ? ": " : "", why);
 }
 
 /* As long as nothing was moved, one that is stopped gets no more time than the job to come to rest.
@@ -549,7 +658,7 @@ void lien_transaction_tick(struct lien_transaction *t)
 		any = true;
 	}
 	/* After staging again, all are at rest. */
-	if (!any && t->entering == LIEN_PHASE_COUNT && (phases[t->phase]->held || t->restaged))
+	if (!any && t->entering == LIEN_PHASE_COUNT && (t->phases[t->phase]->held || t->restaged))
 		keep_alive(t, now);
 	t->noted = true; /* waits and rounds may be over */
 }

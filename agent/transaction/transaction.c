@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Makes and frees transactions. */
+/* The kinds of transactions and their phases; transactions are made and freed, and what they add up
+ * to. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,265 +8,82 @@
 
 #include "agent/transaction/transaction_internal.h"
 
-static int item_cmp(const void *a, const void *b)
-{
-	const struct lien_wire_item *x = a, *y = b;
+#define LIEN_PHASE_ROW(NAME, name) extern const struct phase lien_phase_##name;
+LIEN_PHASES(LIEN_PHASE_ROW)
+#undef LIEN_PHASE_ROW
 
-	if (x->token != y->token)
-		return x->token < y->token ? -1 : 1;
-	return (x->index > y->index) - (x->index < y->index);
+static const struct phase *const phases[LIEN_PHASE_COUNT] = {
+#define ROW(NAME, name) [LIEN_PHASE_##NAME] = &lien_phase_##name,
+	LIEN_PHASES(ROW)
+#undef ROW
+};
+
+#define PHASES(...) ((const enum lien_phase[]){__VA_ARGS__, LIEN_PHASE_COUNT})
+
+static const struct kind kinds[] = {
+	[LIEN_TRANSACTION_OFFLOAD] = {.name = "offload",
+		.phases = PHASES(LIEN_PHASE_STAGE, LIEN_PHASE_GATE, LIEN_PHASE_DRAIN,
+			LIEN_PHASE_CHECK, LIEN_PHASE_SAVE, LIEN_PHASE_AGREE, LIEN_PHASE_UNMAP,
+			LIEN_PHASE_DROP, LIEN_PHASE_OPEN),
+		.abandon = LIEN_PHASE_DISCARD},
+	/* From CREATE to FINISH each process goes at its own pace. */
+	[LIEN_TRANSACTION_RESTORE] = {.name = "restore",
+		.phases = PHASES(LIEN_PHASE_LIST, LIEN_PHASE_CREATE, LIEN_PHASE_EXPORT,
+			LIEN_PHASE_IMPORT, LIEN_PHASE_FINISH, LIEN_PHASE_AGREE, LIEN_PHASE_OPEN)},
+	[LIEN_TRANSACTION_RELEASE] = {.name = "release", .phases = PHASES(LIEN_PHASE_RELEASE)},
+	[LIEN_TRANSACTION_ADOPTION] = {.name = "adoption",
+		.phases = PHASES(LIEN_PHASE_GATE, LIEN_PHASE_DRAIN, LIEN_PHASE_ADOPT_COUNT,
+			LIEN_PHASE_MARKS, LIEN_PHASE_MARK, LIEN_PHASE_MARK_UNKNOWN, LIEN_PHASE_LOOK,
+			LIEN_PHASE_UNMARK, LIEN_PHASE_OPEN),
+		.abandon = LIEN_PHASE_OPEN},
+};
+
+const char *lien_phase_name(enum lien_phase phase)
+{
+	return phases[phase]->name;
 }
 
-/* --- tokens and teams ------------------------------------------------------------------------- */
-
-static int number_cmp(const void *a, const void *b)
+const char *lien_transaction_kind_name(enum lien_transaction_kind kind)
 {
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
+	return kinds[kind].name;
 }
 
-static uint64_t token_of(const struct lien_wire_item *item)
+bool lien_phase_is_timed(enum lien_transaction_kind kind, enum lien_phase phase)
 {
-	return item->token;
+	const enum lien_phase *one = kinds[kind].phases;
+
+	while (*one != phase && *one != LIEN_PHASE_COUNT)
+		one++;
+	return *one == phase && phases[phase]->timed;
 }
 
-static uint64_t team_of(const struct lien_wire_item *item)
-{
-	return item->team;
-}
+/* --- made and freed --------------------------------------------------------------------------- */
 
-/* Lists the number of each allocation that has one. A process may list any number of them. */
-static int list_numbers(struct numbers *numbers, const struct participant *participant,
-	uint64_t (*of)(const struct lien_wire_item *item))
-{
-	const struct lien_wire_item *item = participant->items;
-	unsigned i, all = 0, n = 0;
-	uint64_t *number;
-
-	for (i = 0; i < participant->count; i++)
-		all += of(&item[i]) && !item[i].index;
-	free(numbers->number);
-	*numbers = (struct numbers){.number = calloc(all + 1, sizeof(*number))};
-	number = numbers->number;
-	if (!number)
-		return -ENOMEM;
-	for (i = all = 0; i < participant->count; i++)
-		if (of(&item[i]) && !item[i].index)
-			number[all++] = of(&item[i]);
-	qsort(number, all, sizeof(*number), number_cmp);
-	for (i = 0; i < all; i++)
-		if (!n || number[n - 1] != number[i])
-			number[n++] = number[i];
-	numbers->count = n;
-	return 0;
-}
-
-bool lien_numbers_meet(const struct numbers *a, const struct numbers *b)
-{
-	unsigned i = 0, j = 0;
-
-	while (i < a->count && j < b->count) {
-		if (a->number[i] == b->number[j])
-			return true;
-		if (a->number[i] < b->number[j])
-			i++;
-		else
-			j++;
-	}
-	return false;
-}
-
-/* --- participants ----------------------------------------------------------------------------- */
-
-int lien_participant_sort(struct participant *participant)
-{
-	int err;
-
-	if (participant->count)
-		qsort(participant->items, participant->count, sizeof(participant->items[0]),
-			item_cmp);
-	free(participant->imports);
-	participant->imports = calloc(participant->count + 1, sizeof(*participant->imports));
-	err = participant->imports ? 0 : -ENOMEM;
-	if (!err)
-		err = list_numbers(&participant->tokens, participant, token_of);
-	return err ? err : list_numbers(&participant->teams, participant, team_of);
-}
-
-struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token)
-{
-	struct lien_wire_item key = {.token = token};
-
-	return participant->count ? bsearch(&key, participant->items, participant->count,
-					    sizeof(key), item_cmp)
-				  : NULL;
-}
-
-int lien_participant_add(
-	struct participant *participant, const struct lien_wire_item *items, unsigned count)
-{
-	unsigned room = participant->room ? participant->room : 64;
-	struct lien_wire_item *grown;
-
-	if (count > LIEN_WIRE_ITEMS_MAX - participant->count)
-		return -E2BIG;
-	while (room < participant->count + count)
-		room *= 2;
-	if (room != participant->room) {
-		grown = realloc(participant->items, room * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		participant->items = grown;
-		participant->room = room;
-	}
-	if (count)
-		memcpy(participant->items + participant->count, items, count * sizeof(*items));
-	participant->count += count;
-	return 0;
-}
-
-static struct lien_transaction *transaction_new(
-	unsigned count, unsigned timeout_ms, const struct lien_transaction_ops *ops)
+int lien_transaction_new(struct lien_transaction **out, enum lien_transaction_kind kind,
+	const uint32_t *pids, unsigned count, unsigned timeout_ms,
+	const struct lien_transaction_ops *ops)
 {
 	struct lien_transaction *t = calloc(1, sizeof(*t));
+	unsigned i;
 
 	if (!t)
-		return NULL;
+		return -ENOMEM;
 	t->ops = *ops;
+	t->kind = kind;
+	t->rules = &kinds[kind];
+	t->phases = phases;
+	t->restoring = kind == LIEN_TRANSACTION_RESTORE || kind == LIEN_TRANSACTION_RELEASE;
 	t->timeout_ms = timeout_ms;
-	t->count = count;
 	t->next_seq = 1;
 	t->entering = LIEN_PHASE_COUNT;
 	t->processes = calloc(count + 1, sizeof(*t->processes));
 	t->participants = calloc(count + 1, sizeof(*t->participants));
 	if (!t->processes || !t->participants) {
 		lien_transaction_free(t);
-		return NULL;
-	}
-	return t;
-}
-
-int lien_participant_take(
-	struct lien_transaction *t, unsigned index, const struct lien_plan_process *part)
-{
-	struct lien_transaction_process *process = &t->processes[index];
-	struct participant *participant = &t->participants[index];
-	unsigned i;
-
-	process->allocations = part->allocations;
-	process->imports = part->imports;
-	process->mappings = part->items_count;
-	process->bytes = part->bytes;
-	process->discarded = part->discarded;
-	participant->count = participant->staged = 0;
-	if (lien_participant_add(participant, part->items, part->items_count))
-		return -ENOMEM;
-	for (i = 0; i < participant->count; i++) {
-		participant->items[i].token += t->token_base;
-		if (participant->items[i].team)
-			participant->items[i].team += t->token_base;
-	}
-	return lien_participant_sort(participant);
-}
-
-void lien_transaction_name(struct lien_transaction *t, unsigned index, uint32_t pid)
-{
-	t->processes[index].pid = pid;
-	t->processes[index].start = t->ops.began ? t->ops.began(t->ops.context, pid) : 0;
-}
-
-bool lien_transaction_alive(const struct lien_transaction *t, unsigned index)
-{
-	const struct lien_transaction_process *process = &t->processes[index];
-
-	return t->ops.alive(t->ops.context, process->pid, process->start);
-}
-
-int lien_transaction_offload(struct lien_transaction **out, const struct lien_plan *plan,
-	uint64_t token_base, unsigned timeout_ms, const struct lien_transaction_ops *ops)
-{
-	struct lien_transaction *t = transaction_new(plan->processes_count, timeout_ms, ops);
-	unsigned i;
-
-	if (!t)
-		return -ENOMEM;
-	t->kind = LIEN_TRANSACTION_OFFLOAD;
-	t->token_base = token_base;
-	for (i = 0; i < t->count; i++) {
-		t->participants[i].member = true;
-		lien_transaction_name(t, i, plan->processes[i].pid);
-		if (lien_participant_take(t, i, &plan->processes[i])) {
-			lien_transaction_free(t);
-			return -ENOMEM;
-		}
-	}
-	*out = t;
-	return 0;
-}
-
-int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all, unsigned all_count,
-	const uint32_t *pids, unsigned pids_count, unsigned timeout_ms,
-	const struct lien_transaction_ops *ops)
-{
-	struct lien_transaction *t = transaction_new(all_count, timeout_ms, ops);
-	unsigned i;
-
-	if (!t)
-		return -ENOMEM;
-	t->kind = LIEN_TRANSACTION_RESTORE;
-	t->restoring = true;
-	for (i = 0; i < all_count; i++) {
-		lien_transaction_name(t, i, all[i]);
-		t->participants[i].member = true;
-	}
-	t->pids = calloc(pids_count + 1, sizeof(*t->pids));
-	if (!t->pids) {
-		lien_transaction_free(t);
 		return -ENOMEM;
 	}
-	if (pids_count)
-		memcpy(t->pids, pids, pids_count * sizeof(*pids));
-	t->pids_count = pids_count;
-	*out = t;
-	return 0;
-}
-
-int lien_transaction_choose(struct lien_transaction *t, const uint64_t *groups,
-	unsigned groups_count, const uint64_t *tags, unsigned tags_count)
-{
-	t->chosen = calloc(groups_count + tags_count + 1, sizeof(*t->chosen));
-	if (!t->chosen)
-		return -ENOMEM;
-	if (groups_count)
-		memcpy(t->chosen, groups, groups_count * sizeof(*groups));
-	if (tags_count)
-		memcpy(t->chosen + groups_count, tags, tags_count * sizeof(*tags));
-	t->groups_count = groups_count;
-	t->tags_count = tags_count;
-	return 0;
-}
-
-int lien_transaction_release(struct lien_transaction **out, const uint32_t *pids,
-	unsigned pids_count, const struct lien_transaction_ops *ops)
-{
-	int err = lien_transaction_restore(out, pids, pids_count, pids, pids_count, 0, ops);
-
-	if (!err)
-		(*out)->kind = LIEN_TRANSACTION_RELEASE;
-	return err;
-}
-
-int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, unsigned pids_count,
-	unsigned timeout_ms, const struct lien_transaction_ops *ops)
-{
-	struct lien_transaction *t = transaction_new(pids_count, timeout_ms, ops);
-	unsigned i;
-
-	if (!t)
-		return -ENOMEM;
-	t->kind = LIEN_TRANSACTION_ADOPTION;
-	for (i = 0; i < pids_count; i++) {
+	t->count = count;
+	for (i = 0; i < count; i++) {
 		lien_transaction_name(t, i, pids[i]);
 		t->participants[i].member = true;
 	}
@@ -273,9 +91,56 @@ int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, 
 	return 0;
 }
 
-void lien_transaction_set_flags(struct lien_transaction *t, uint32_t flags)
+int lien_transaction_offload(struct lien_transaction **out, const struct lien_plan *plan,
+	uint64_t token_base, uint32_t flags, unsigned timeout_ms,
+	const struct lien_transaction_ops *ops)
 {
-	t->flags = flags;
+	uint32_t *pids = calloc(plan->processes_count + 1, sizeof(*pids));
+	unsigned i;
+	int err;
+
+	if (!pids)
+		return -ENOMEM;
+	for (i = 0; i < plan->processes_count; i++)
+		pids[i] = plan->processes[i].pid;
+	err = lien_transaction_new(out, LIEN_TRANSACTION_OFFLOAD, pids, i, timeout_ms, ops);
+	free(pids);
+	if (err)
+		return err;
+	(*out)->token_base = token_base;
+	(*out)->flags = flags;
+	for (i = 0; !err && i < plan->processes_count; i++)
+		err = lien_participant_take(*out, i, &plan->processes[i]);
+	if (err) {
+		lien_transaction_free(*out);
+		*out = NULL;
+	}
+	return err ? -ENOMEM : 0;
+}
+
+int lien_transaction_choose(struct lien_transaction *t, const uint32_t *pids, unsigned pids_count,
+	const uint64_t *groups, unsigned groups_count, const uint64_t *tags, unsigned tags_count)
+{
+	t->pids = calloc(pids_count + 1, sizeof(*t->pids));
+	t->chosen = calloc(groups_count + tags_count + 1, sizeof(*t->chosen));
+	if (!t->pids || !t->chosen)
+		return -ENOMEM;
+	if (pids_count)
+		memcpy(t->pids, pids, pids_count * sizeof(*pids));
+	if (groups_count)
+		memcpy(t->chosen, groups, groups_count * sizeof(*groups));
+	if (tags_count)
+		memcpy(t->chosen + groups_count, tags, tags_count * sizeof(*tags));
+	t->pids_count = pids_count;
+	t->result.groups = t->chosen;
+	t->result.groups_count = groups_count;
+	t->tags_count = tags_count;
+	return 0;
+}
+
+void lien_transaction_divide(struct lien_transaction *t)
+{
+	t->divided = t->ops.gate && t->ops.next_part && t->ops.part_back && !t->tags_count;
 }
 
 void lien_transaction_set_aside(
@@ -312,16 +177,6 @@ void lien_transaction_free(struct lien_transaction *t)
 	free(t);
 }
 
-int lien_transaction_index(const struct lien_transaction *t, uint32_t pid)
-{
-	unsigned i;
-
-	for (i = 0; i < t->count; i++)
-		if (t->processes[i].pid == pid)
-			return i;
-	return -1;
-}
-
 const struct lien_transaction_result *lien_transaction_result(const struct lien_transaction *t)
 {
 	return &t->result;
@@ -335,4 +190,146 @@ enum lien_transaction_kind lien_transaction_kind(const struct lien_transaction *
 enum lien_phase lien_transaction_phase(const struct lien_transaction *t)
 {
 	return t->phase;
+}
+
+/* --- memory that did not come free ------------------------------------------------------------ */
+
+/* The driver takes up to so much for itself meanwhile, in each process (seen, 580.159). */
+#define OWN_BYTES (2ull << 20)
+
+struct group {
+	const struct lien_uuid *gpu; /* NULL: of one process */
+	struct lien_shortfall sum;
+	int64_t freed; /* what the last one to drop its memory found free, and was not before */
+};
+
+static const struct lien_uuid *gpu_of(
+	struct lien_graph *graph, const struct lien_plan_process *part)
+{
+	const struct lien_process *process = lien_graph_process(graph, part->pid);
+	int64_t ordinal = -1;
+	unsigned i;
+
+	for (i = 0; i < part->items_count; i++) {
+		if (!(part->items[i].flags & LIEN_WIRE_OWNED))
+			continue;
+		if (ordinal >= 0 && ordinal != part->items[i].location_id)
+			return NULL;
+		ordinal = part->items[i].location_id;
+	}
+	return process && process->ordinals && ordinal >= 0 && ordinal < process->ordinals->count
+		       ? &process->ordinals->uuid[ordinal]
+		       : NULL;
+}
+
+static struct group *group_of(struct group *groups, unsigned *count, const struct lien_uuid *gpu)
+{
+	unsigned i;
+
+	for (i = 0; gpu && i < *count; i++)
+		if (groups[i].gpu && lien_uuid_equal(groups[i].gpu, gpu))
+			return &groups[i];
+	if (*count == LIEN_SHORTFALLS)
+		return NULL;
+	groups[*count] = (struct group){.gpu = gpu};
+	return &groups[(*count)++];
+}
+
+/* All memory is saved before any is dropped: each process found the same free before. */
+void lien_shortfalls_find(struct lien_shortfalls *found, struct lien_graph *graph,
+	const struct lien_plan *plan, const struct lien_transaction_result *result)
+{
+	const struct lien_transaction_process *process;
+	struct group groups[LIEN_SHORTFALLS], *group;
+	const struct lien_plan_process *part;
+	unsigned i, count = 0;
+
+	for (i = 0; i < result->processes_count; i++) {
+		process = &result->processes[i];
+		part = lien_plan_part(plan, process->pid);
+		if (!part || !(process->bytes + process->discarded))
+			continue;
+		group = group_of(groups, &count, gpu_of(graph, part));
+		if (!group)
+			break;
+		if (!group->sum.processes++)
+			group->sum.pid = process->pid;
+		group->sum.dropped += process->bytes + process->discarded;
+		if (process->freed_bytes > group->freed)
+			group->freed = process->freed_bytes;
+	}
+	found->count = 0;
+	for (i = 0; i < count; i++) {
+		if (groups[i].freed + OWN_BYTES * groups[i].sum.processes >= groups[i].sum.dropped)
+			continue;
+		found->row[found->count] = groups[i].sum;
+		found->row[found->count++].missing = groups[i].sum.dropped - groups[i].freed;
+	}
+}
+
+/* --- totals ----------------------------------------------------------------------------------- */
+
+const double lien_bucket_bounds[LIEN_BUCKETS] = {
+	0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60};
+
+static void observe(struct lien_histogram *histogram, uint64_t ns)
+{
+	unsigned i = 0;
+
+	while (i < LIEN_BUCKETS && ns / 1e9 > lien_bucket_bounds[i])
+		i++;
+	histogram->buckets[i]++;
+	histogram->count++;
+	histogram->ns += ns;
+}
+
+static enum lien_outcome outcome_of(
+	enum lien_transaction_kind kind, const struct lien_transaction_result *result)
+{
+	if (!result->error)
+		return LIEN_OUTCOME_DONE;
+	if (result->rolled_back)
+		return LIEN_OUTCOME_ROLLED_BACK;
+	if (result->undo_failed || kind == LIEN_TRANSACTION_RESTORE)
+		return LIEN_OUTCOME_FAILED;
+	return LIEN_OUTCOME_REFUSED;
+}
+
+static uint64_t longest(const struct lien_transaction_result *result, enum lien_phase phase)
+{
+	uint64_t ns = 0;
+	unsigned i;
+
+	for (i = 0; i < result->processes_count; i++)
+		if (result->processes[i].phase_ns[phase] > ns)
+			ns = result->processes[i].phase_ns[phase];
+	return ns;
+}
+
+void lien_totals_ended(struct lien_totals *totals, const struct lien_transaction *transaction)
+{
+	const struct lien_transaction_result *result = lien_transaction_result(transaction);
+	const enum lien_transaction_kind kind = lien_transaction_kind(transaction);
+	const enum lien_outcome outcome = outcome_of(kind, result);
+	enum lien_phase phase;
+
+	totals->ended[kind][outcome]++;
+	if (outcome == LIEN_OUTCOME_REFUSED)
+		totals->refused[kind][result->blame.cause]++;
+	if (outcome != LIEN_OUTCOME_DONE)
+		return;
+	totals->bytes[kind] += result->bytes;
+	observe(&totals->duration[kind], result->ns);
+	if (kind == LIEN_TRANSACTION_OFFLOAD)
+		observe(&totals->rest, result->rest_ns);
+	for (phase = 0; phase < LIEN_PHASE_COUNT; phase++)
+		if (lien_phase_is_timed(kind, phase))
+			observe(&totals->phase[kind][phase], longest(result, phase));
+}
+
+void lien_totals_refused(
+	struct lien_totals *totals, enum lien_transaction_kind kind, enum lien_cause cause)
+{
+	totals->ended[kind][LIEN_OUTCOME_REFUSED]++;
+	totals->refused[kind][cause]++;
 }

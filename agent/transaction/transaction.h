@@ -12,7 +12,7 @@
  *
  * Restore: each process lists what it holds, and the processes that share memory go together. Then
  * CREATE, EXPORT and IMPORT run through each process as fast as its partners allow, and FINISH
- * follows when all have done what they could. In parts (transaction_parts.c), all of that is done
+ * follows when all have done what they could. In parts (transaction_list.c), all of that is done
  * for one part after the other.
  *
  * Release: each process releases the part of its host arena that nothing needs.
@@ -33,6 +33,7 @@
 #include "agent/plan/plan.h"
 
 struct lien_transaction;
+struct lien_transaction_result;
 
 enum lien_transaction_kind {
 	LIEN_TRANSACTION_OFFLOAD,
@@ -44,7 +45,7 @@ enum lien_transaction_kind {
 
 /*
  * Each phase has a `const struct phase lien_phase_...` in a transaction_*.c, which says what
- * processes are asked in it and what follows. phases.c has the phases of each kind, and their
+ * processes are asked in it and what follows. transaction.c has the phases of each kind, and their
  * order.
  */
 #define LIEN_PHASES(X)                                                                             \
@@ -80,10 +81,8 @@ enum lien_phase {
 };
 
 const char *lien_phase_name(enum lien_phase phase);
-/* Returns the phases of a kind in order, ended by LIEN_PHASE_COUNT. */
-const enum lien_phase *lien_transaction_phases(enum lien_transaction_kind kind);
-/* Do results show how long it took in each process? */
-bool lien_phase_is_timed(enum lien_phase phase);
+/* Does the kind have this phase, and do results show how long it took in each process? */
+bool lien_phase_is_timed(enum lien_transaction_kind kind, enum lien_phase phase);
 
 enum lien_gate_step {
 	/* Begins to make it, so that those of all processes are made at once. Need not succeed:
@@ -223,11 +222,11 @@ struct lien_transaction_ops {
 	/*
 	 * A restore in parts: fills in the groups of the part that comes next, at most `max`, and
 	 * returns their number; 0: everything that is left comes together, and why, if there should
-	 * have been more parts. `part`: from 0. `asked`: the restore is for these groups; none: for
-	 * all.
+	 * have been more parts. `result`: .parts before this one, .groups of the restore, and the
+	 * processes that take part or may.
 	 */
-	unsigned (*next_part)(void *context, const struct lien_transaction *transaction,
-		unsigned part, uint64_t *groups, unsigned max, char *why, size_t size);
+	unsigned (*next_part)(void *context, const struct lien_transaction_result *result,
+		uint64_t *groups, unsigned max, char *why, size_t size);
 	/* A part is over in all processes, but for what has failed in those that the result so far
 	 * calls failed: threads that wait for nothing else can go on. */
 	void (*part_back)(void *context, const struct lien_transaction *transaction);
@@ -275,7 +274,9 @@ struct lien_transaction_result {
 	bool only_aside;     /* restore: it failed only because of lien_transaction_set_aside() */
 	/* a restore of everything succeeded: no process holds anything any more */
 	bool all_back;
-	bool chosen;	  /* a restore for some groups: it says nothing about the rest */
+	bool chosen;		/* a restore for some groups: it says nothing about the rest */
+	const uint64_t *groups; /* these; none: all */
+	unsigned groups_count;
 	bool rolled_back; /* failed half-way, and everything was put back */
 	bool undo_failed; /* failed half-way, and not everything could be put back */
 	uint64_t ns;
@@ -296,40 +297,33 @@ struct lien_transaction_result {
 };
 
 /* Copies what it needs from the plan, which must have processes. Adds `token_base` to every token,
- * so that tokens of different agents do not collide in one process. 0, -ENOMEM. */
+ * so that tokens of different agents do not collide in one process. `flags`: LIEN_WIRE_VERIFY and
+ * LIEN_WIRE_ALL. 0, -ENOMEM. */
 int lien_transaction_offload(struct lien_transaction **out, const struct lien_plan *plan,
-	uint64_t token_base, unsigned timeout_ms, const struct lien_transaction_ops *ops);
-/* `all`: the processes that may hold something offloaded; each has to answer, because what one
- * process holds may be another's. `pids`: the processes to restore, none: all. */
-int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all, unsigned all_count,
-	const uint32_t *pids, unsigned pids_count, unsigned timeout_ms,
+	uint64_t token_base, uint32_t flags, unsigned timeout_ms,
 	const struct lien_transaction_ops *ops);
 /*
- * Call this before the start of a restore: only what has one of these groups, if there are any, and
- * one of these tags (lien_plan_tag_hash()), if there are any, comes back. Groups and tags are at
- * most LIEN_WIRE_CHOSEN_MAX. -ENOMEM.
+ * A transaction of another kind with these processes: 0, -ENOMEM. Those of a restore are all that
+ * may hold something offloaded: each has to answer, because what one holds may be another's. Those
+ * of an adoption are asked what ops->adopt returns.
  */
-int lien_transaction_choose(struct lien_transaction *transaction, const uint64_t *groups,
-	unsigned groups_count, const uint64_t *tags, unsigned tags_count);
+int lien_transaction_new(struct lien_transaction **out, enum lien_transaction_kind kind,
+	const uint32_t *pids, unsigned count, unsigned timeout_ms,
+	const struct lien_transaction_ops *ops);
+/*
+ * Call this before the start of a restore: only what these processes hold, if there are any, and
+ * what has one of these groups and one of these tags (lien_plan_tag_hash()), if there are any,
+ * comes back. Groups and tags are at most LIEN_WIRE_CHOSEN_MAX. -ENOMEM.
+ */
+int lien_transaction_choose(struct lien_transaction *transaction, const uint32_t *pids,
+	unsigned pids_count, const uint64_t *groups, unsigned groups_count, const uint64_t *tags,
+	unsigned tags_count);
 /*
  * Call this before the start of a restore: what ops->next_part names comes back first, with all its
  * phases, in all processes, then the next, and in the end all that is left. After a failure, all
  * that is left comes together. Does nothing where no thread can be held back, and with tags.
  */
 void lien_transaction_divide(struct lien_transaction *transaction);
-/* Returns the groups that a restore is for; none: all. */
-const uint64_t *lien_transaction_groups(
-	const struct lien_transaction *transaction, unsigned *count);
-/* Lists the processes that take part, or may. */
-const struct lien_transaction_process *lien_transaction_processes(
-	const struct lien_transaction *transaction, unsigned *count);
-int lien_transaction_release(struct lien_transaction **out, const uint32_t *pids,
-	unsigned pids_count, const struct lien_transaction_ops *ops);
-/* Asks these processes what ops->adopt returns. */
-int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, unsigned pids_count,
-	unsigned timeout_ms, const struct lien_transaction_ops *ops);
-/* Call this before the start of an offload: LIEN_WIRE_VERIFY and LIEN_WIRE_ALL. */
-void lien_transaction_set_flags(struct lien_transaction *transaction, uint32_t flags);
 /* Call this before the start of a restore: this process is stopped, and stays offloaded with that
  * many others. If nothing else fails, the result says so, and what lets it go on. */
 void lien_transaction_set_aside(
@@ -372,5 +366,75 @@ enum lien_transaction_kind lien_transaction_kind(const struct lien_transaction *
 /* "offload", "restore", "release", "adoption". */
 const char *lien_transaction_kind_name(enum lien_transaction_kind kind);
 enum lien_phase lien_transaction_phase(const struct lien_transaction *transaction);
+
+/*
+ * Memory that an offload has dropped and that the driver does not report as free: something that
+ * lien does not see holds it, or another program has allocated meanwhile (the driver's figures are
+ * the whole GPU's). Up to 2 MiB for each process count as what the driver takes for itself.
+ */
+#define LIEN_SHORTFALLS 16
+
+/* Processes whose memory was on one GPU; one by itself where that is not known, or was on several.
+ */
+struct lien_shortfall {
+	uint32_t pid; /* the first of them */
+	unsigned processes;
+	uint64_t dropped; /* bytes */
+	uint64_t missing; /* bytes of these that are not free */
+};
+
+struct lien_shortfalls {
+	struct lien_shortfall row[LIEN_SHORTFALLS];
+	unsigned count; /* the first ones, if there are more */
+	uint64_t t_ns;	/* when the offload ended; 0: none has had any */
+};
+
+/* Fills *found, but for t_ns, from an offload that succeeded. */
+void lien_shortfalls_find(struct lien_shortfalls *found, struct lien_graph *graph,
+	const struct lien_plan *plan, const struct lien_transaction_result *result);
+
+/*
+ * What all transactions since the agent's start add up to: how they ended, how long they took, what
+ * was refused and why. Numbers only, of the whole node.
+ */
+#define LIEN_OUTCOMES(X)                                                                           \
+	X(DONE, done)                                                                              \
+	X(REFUSED, refused)	    /* nothing was moved */                                        \
+	X(ROLLED_BACK, rolled_back) /* an offload: everything was put back */                      \
+	X(FAILED, failed)	    /* not everything is where it should be */
+
+enum lien_outcome {
+#define LIEN_OUTCOME_NUMBER(NAME, name) LIEN_OUTCOME_##NAME,
+	LIEN_OUTCOMES(LIEN_OUTCOME_NUMBER)
+#undef LIEN_OUTCOME_NUMBER
+		LIEN_OUTCOME_COUNT,
+};
+
+#define LIEN_BUCKETS 13
+
+/* The buckets' upper bounds in seconds, ascending; one more bucket has the rest. */
+extern const double lien_bucket_bounds[LIEN_BUCKETS];
+
+struct lien_histogram {
+	uint64_t buckets[LIEN_BUCKETS + 1]; /* each without those below it */
+	uint64_t count, ns;
+};
+
+struct lien_totals {
+	uint64_t ended[LIEN_TRANSACTION_KINDS][LIEN_OUTCOME_COUNT];
+	uint64_t refused[LIEN_TRANSACTION_KINDS][LIEN_CAUSE_COUNT];
+	uint64_t bytes[LIEN_TRANSACTION_KINDS]; /* moved, or released */
+	/* of those that were done: */
+	struct lien_histogram duration[LIEN_TRANSACTION_KINDS];
+	/* in the process that took the longest */
+	struct lien_histogram phase[LIEN_TRANSACTION_KINDS][LIEN_PHASE_COUNT];
+	struct lien_histogram rest; /* of offloads: until the job was at rest */
+};
+
+/* Counts a transaction that has ended. */
+void lien_totals_ended(struct lien_totals *totals, const struct lien_transaction *transaction);
+/* Counts a request that was refused before a transaction was made for it. */
+void lien_totals_refused(
+	struct lien_totals *totals, enum lien_transaction_kind kind, enum lien_cause cause);
 
 #endif

@@ -64,7 +64,7 @@ static void send_table(struct lien_transaction *t, unsigned index)
 	participant->finished = !next;
 	lien_transaction_order(t, index, LIEN_PHASE_MARKS,
 		(first ? LIEN_WIRE_FIRST : 0) | (next ? 0 : LIEN_WIRE_LAST), table,
-		n * sizeof(table[0]), NULL, 0);
+		n * sizeof(table[0]));
 }
 
 static void send_questions(struct lien_transaction *t, unsigned index)
@@ -78,7 +78,7 @@ static void send_questions(struct lien_transaction *t, unsigned index)
 	participant->asked += n;
 	participant->finished = participant->asked == part->count;
 	lien_transaction_order(t, index, LIEN_PHASE_ADOPT_COUNT, 0, part->entries + first,
-		n * sizeof(part->entries[0]), NULL, 0);
+		n * sizeof(part->entries[0]));
 }
 
 /* Is there anything to ask the process in the current phase? */
@@ -109,13 +109,8 @@ static void marks_order(struct lien_transaction *t, unsigned index)
 static void mark_order(struct lien_transaction *t, unsigned index)
 {
 	if (is_asked(t, index))
-		lien_transaction_order(t, index, t->phase, 0, NULL, 0, NULL, 0);
-}
-
-static void mark_unknown_order(struct lien_transaction *t, unsigned index)
-{
-	if (is_asked(t, index))
-		lien_transaction_order(t, index, t->phase, LIEN_WIRE_LAST, NULL, 0, NULL, 0);
+		lien_transaction_order(t, index, t->phase,
+			t->phase == LIEN_PHASE_MARK_UNKNOWN ? LIEN_WIRE_LAST : 0, NULL, 0);
 }
 
 static bool count_enter(struct lien_transaction *t)
@@ -170,50 +165,40 @@ static int take_answers(struct lien_transaction *t, unsigned index, enum lien_ph
 }
 
 /* Stores the answers that the process sends. */
-static void note_answers(struct lien_transaction *t, unsigned index, const struct reply *reply)
+static void take_part(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {
-	const struct lien_wire_header *header = reply->header;
-	unsigned count = (header->length - sizeof(*header)) / sizeof(struct lien_wire_adopt);
-
-	if (part_of(t, index) && take_answers(t, index, t->phase, reply->body, count))
+	if (part_of(t, index) && take_answers(t, index, t->phase, reply->body,
+					 reply->size / sizeof(struct lien_wire_adopt)))
 		lien_transaction_fail(t, -EPROTO, t->processes[index].pid,
 			"process %u answered what it was not asked", t->processes[index].pid);
 }
 
-/* Has it answered an order after which there is more to send? */
+/* Is there more to send after this answer? */
 static bool wants_more(
-	const struct lien_transaction *t, unsigned index, const struct lien_wire_header *header)
+	const struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
-	return header->flags & LIEN_WIRE_LAST && !t->participants[index].finished && !t->stopping &&
-	       !header->result;
+	return !t->participants[index].finished && !t->stopping && !reply->result;
 }
 
-static void count_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+static void count_reply(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
-	note_answers(t, index, reply);
-	if (wants_more(t, index, reply->header)) {
+	if (wants_more(t, index, reply)) {
 		send_questions(t, index);
-	} else if (reply->header->flags & LIEN_WIRE_LAST) {
-		if (!t->stopping && t->participants[index].answered != part_of(t, index)->count)
-			lien_transaction_fail(t, -EPROTO, t->processes[index].pid,
-				"process %u did not answer for all of its memory",
-				t->processes[index].pid);
-		lien_phase_finished(t, index);
+		return;
 	}
+	if (!t->stopping && t->participants[index].answered != part_of(t, index)->count)
+		lien_transaction_fail(t, -EPROTO, t->processes[index].pid,
+			"process %u did not answer for all of its memory", t->processes[index].pid);
+	lien_phase_finished(t, index);
 }
 
-static void marks_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+static void marks_reply(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
-	if (wants_more(t, index, reply->header))
+	if (wants_more(t, index, reply))
 		send_table(t, index);
-	else if (reply->header->flags & LIEN_WIRE_LAST)
-		lien_phase_finished(t, index);
-}
-
-static void look_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
-{
-	note_answers(t, index, reply);
-	if (reply->header->flags & LIEN_WIRE_LAST)
+	else
 		lien_phase_finished(t, index);
 }
 
@@ -223,7 +208,7 @@ static void adopted(struct lien_transaction *t)
 	t->result.match_ns = t->ops.now_ns(t->ops.context) - t->t_marks;
 	if (!t->result.error && t->ops.adopted)
 		t->ops.adopted(t->ops.context);
-	lien_transaction_open(t);
+	lien_phase_begin(t, LIEN_PHASE_OPEN);
 }
 
 static void counted(struct lien_transaction *t)
@@ -240,12 +225,6 @@ static void marked(struct lien_transaction *t)
 	lien_phase_begin(t, t->adoption->untyped ? LIEN_PHASE_MARK_UNKNOWN : LIEN_PHASE_LOOK);
 }
 
-/* Marks may have been written: removes them. */
-static void unmark(struct lien_transaction *t)
-{
-	lien_phase_begin(t, LIEN_PHASE_UNMARK);
-}
-
 const struct phase lien_phase_adopt_count = {
 	.name = "count",
 	.type = LIEN_WIRE_COUNT,
@@ -254,10 +233,12 @@ const struct phase lien_phase_adopt_count = {
 	.held = true,
 	.enter = count_enter,
 	.order = count_order,
+	.part = take_part,
 	.reply = count_reply,
 	.next = counted,
 };
 
+/* From here on, marks may have been written. */
 const struct phase lien_phase_marks = {
 	.name = "marks",
 	.type = LIEN_WIRE_MARKS,
@@ -266,7 +247,7 @@ const struct phase lien_phase_marks = {
 	.held = true,
 	.order = marks_order,
 	.reply = marks_reply,
-	.stop = unmark,
+	.stop = LIEN_PHASE_UNMARK,
 };
 
 const struct phase lien_phase_mark = {
@@ -277,7 +258,7 @@ const struct phase lien_phase_mark = {
 	.held = true,
 	.order = mark_order,
 	.next = marked,
-	.stop = unmark,
+	.stop = LIEN_PHASE_UNMARK,
 };
 
 /* After all others: memory that has types of handles keeps its owner's mark. */
@@ -287,8 +268,8 @@ const struct phase lien_phase_mark_unknown = {
 	.limit_ms = 10000,
 	.limit_ms_per_item = 10,
 	.held = true,
-	.order = mark_unknown_order,
-	.stop = unmark,
+	.order = mark_order,
+	.stop = LIEN_PHASE_UNMARK,
 };
 
 const struct phase lien_phase_look = {
@@ -298,8 +279,8 @@ const struct phase lien_phase_look = {
 	.limit_ms_per_item = 10,
 	.held = true,
 	.order = mark_order,
-	.reply = look_reply,
-	.stop = unmark,
+	.part = take_part,
+	.stop = LIEN_PHASE_UNMARK,
 };
 
 const struct phase lien_phase_unmark = {

@@ -78,7 +78,7 @@ struct lien_transaction {
 	unsigned aside_others; /* that do not take part with it */
 	char aside_remedy[LIEN_REMEDY];
 	uint64_t *chosen; /* restore: the groups and tags of what comes back; none: all */
-	unsigned groups_count, tags_count;
+	unsigned tags_count;
 	bool divided;	     /* restore: in parts, */
 	bool together;	     /* of which one has failed: the rest comes together */
 	uint64_t *part;	     /* what this one brings back; none: the last part, all that is left */
@@ -86,12 +86,14 @@ struct lien_transaction {
 	uint64_t *parted;    /* groups of this part and of those before */
 	unsigned parted_count;
 	enum lien_transaction_kind kind;
-	struct lien_adoption *adoption; /* of an adoption, once at rest */
-	bool restoring;			/* a restore, or the undo of an offload */
-	bool stopping;			/* an offload failed: no new orders; then discard or undo */
-	uint64_t t_making;		/* since when gates are being made; 0: not yet */
-	bool finishing;			/* restore: no more exports and imports */
-	bool failing;			/* a failure other than a loss while memory is put back */
+	const struct kind *rules;	   /* of that kind */
+	const struct phase *const *phases; /* by their numbers */
+	struct lien_adoption *adoption;	   /* of an adoption, once at rest */
+	bool restoring;			   /* a restore, or the undo of an offload */
+	bool stopping;	   /* an offload failed: no new orders; then discard or undo */
+	uint64_t t_making; /* since when gates are being made; 0: not yet */
+	bool finishing;	   /* restore: no more exports and imports */
+	bool failing;	   /* a failure other than a loss while memory is put back */
 	bool noted; /* a process is gone or time has passed, and nothing has followed from that yet
 		     */
 	bool ended;
@@ -124,17 +126,11 @@ struct lien_transaction {
 	uint32_t next_seq;
 };
 
-int lien_participant_sort(struct participant *participant);
-struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token);
-/* Do they have a number in common? */
-bool lien_numbers_meet(const struct numbers *a, const struct numbers *b);
-int lien_participant_add(
-	struct participant *participant, const struct lien_wire_item *items, unsigned count);
-
 /* A message that answers an order. The caller closes the descriptors. */
 struct reply {
 	const struct lien_wire_header *header;
 	const void *body;
+	size_t size;
 	const int *fds;
 	unsigned fds_count;
 };
@@ -151,6 +147,7 @@ struct phase {
 	bool held;	     /* processes without an order are told that we are alive */
 	bool gated;	     /* no thread may have come through a gate by its end */
 	bool spares_dead;    /* a process that has ended is not a failure */
+	bool may_fail;	     /* nor is an answer that is an error */
 	/* Returns false if the phase is to be skipped. */
 	bool (*applies)(const struct lien_transaction *t);
 	/* Called before the first order. False: failed, or to be called again with the next tick.
@@ -162,10 +159,13 @@ struct phase {
 	/* Called when all have been given theirs. */
 	void (*ordered)(struct lien_transaction *t);
 	/* Sets the arguments of its orders; by default the transaction's generation. */
-	void (*arguments)(
-		const struct lien_transaction *t, struct lien_wire_header *order, const void *body);
-	/* Handles an answer, or a part of one. By default the last part finishes the process. */
-	void (*reply)(struct lien_transaction *t, unsigned index, const struct reply *reply);
+	void (*arguments)(const struct lien_transaction *t, enum lien_phase phase,
+		struct lien_wire_header *order, const void *body);
+	/* Handles a part of an answer, the last one included. */
+	void (*part)(struct lien_transaction *t, unsigned index, const struct reply *reply);
+	/* Handles the end of an answer. By default it finishes the process. */
+	void (*reply)(
+		struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply);
 	/*
 	 * Called first if the answer is an error. True: it is not a failure, or has been reported.
 	 */
@@ -176,93 +176,90 @@ struct phase {
 	void (*step)(struct lien_transaction *t);
 	/* Begins what follows; by default the next phase of the kind. */
 	void (*next)(struct lien_transaction *t);
-	/* Begins what follows a failure; by default what the kind does (phases.c). */
-	void (*stop)(struct lien_transaction *t);
+	/* What follows a failure; 0: what the kind says. */
+	enum lien_phase stop;
 };
 
-#define LIEN_PHASE_ROW(NAME, name) extern const struct phase lien_phase_##name;
-LIEN_PHASES(LIEN_PHASE_ROW)
-#undef LIEN_PHASE_ROW
+/* What is particular to a kind of transaction (transaction.c). */
+struct kind {
+	const char *name;
+	const enum lien_phase *phases; /* in order, ended by LIEN_PHASE_COUNT */
+	enum lien_phase abandon;       /* what follows a failure when nothing has been moved */
+};
 
-/* phases.c: goes through the phases. */
-void lien_phase_begin(struct lien_transaction *t, enum lien_phase phase);
-/* Begins the kind's next phase that applies; after the last one, ends the transaction. */
-void lien_phase_next(struct lien_transaction *t);
-/* All are at rest: does what the kind does then. */
-void lien_phase_rest(struct lien_transaction *t);
-/* The process has finished this phase. */
-void lien_phase_finished(struct lien_transaction *t, unsigned index);
-/* Returns how many groups and tags a restore is limited to; 0: it is not. */
-static inline unsigned lien_transaction_chosen(const struct lien_transaction *t)
-{
-	return t->groups_count + t->tags_count;
-}
-/* Sends an order; a process that cannot be reached counts as gone. */
-void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lien_phase phase,
-	uint32_t flags, const void *body, size_t size, const int *fds, unsigned fds_count);
-/* Records the first failure. An offload stops; a restore goes on, because the others need their
- * memory. pid: the process that it is about; 0: none. */
-__attribute__((format(printf, 4, 5))) void lien_transaction_fail(
-	struct lien_transaction *t, int error, uint32_t pid, const char *format, ...);
-/* LIEN_GO_ON_YES without other nodes. */
-enum lien_go_on lien_transaction_may_go_on(struct lien_transaction *t, enum lien_point point);
-/* Takes a process out of the transaction. */
-void lien_transaction_drop_out(struct lien_transaction *t, unsigned index);
-void lien_transaction_end(struct lien_transaction *t);
-bool lien_transaction_idle(const struct lien_transaction *t);
-void lien_transaction_progress(struct lien_transaction *t);
-
-/* transaction.c: the transaction's processes. */
-int lien_transaction_index(const struct lien_transaction *t, uint32_t pid);
-/* Sets the entry to the process that has the pid now. */
-void lien_transaction_name(struct lien_transaction *t, unsigned index, uint32_t pid);
-/* Also returns false if another program has its pid. */
-bool lien_transaction_alive(const struct lien_transaction *t, unsigned index);
+/* phases.c: participants. */
 int lien_participant_sort(struct participant *participant);
 struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token);
+/* 0, -ENOMEM, -E2BIG. */
 int lien_participant_add(
 	struct participant *participant, const struct lien_wire_item *items, unsigned count);
 /* Replaces what a process is to move. 0, -ENOMEM, -E2BIG. */
 int lien_participant_take(
 	struct lien_transaction *t, unsigned index, const struct lien_plan_process *part);
+/* Do they have a number in common? */
+bool lien_numbers_meet(const struct numbers *a, const struct numbers *b);
+int lien_transaction_index(const struct lien_transaction *t, uint32_t pid);
+/* Sets the entry to the process that has the pid now. */
+void lien_transaction_name(struct lien_transaction *t, unsigned index, uint32_t pid);
+/* Also returns false if another program has its pid. */
+bool lien_transaction_alive(const struct lien_transaction *t, unsigned index);
 
-/* transaction_rest.c: brings the job to rest, and lets it go on. */
+/* phases.c: goes through the phases. */
+/* Begins a phase, or the first one after it that applies; after the last one, ends the transaction.
+ */
+void lien_phase_begin(struct lien_transaction *t, enum lien_phase phase);
+void lien_phase_next(struct lien_transaction *t);
+/* The process has finished this phase. */
+void lien_phase_finished(struct lien_transaction *t, unsigned index);
+/* Sends an order; a process that cannot be reached counts as gone. */
+void lien_transaction_order_fds(struct lien_transaction *t, unsigned index, enum lien_phase phase,
+	uint32_t flags, const void *body, size_t size, const int *fds, unsigned fds_count);
+static inline void lien_transaction_order(struct lien_transaction *t, unsigned index,
+	enum lien_phase phase, uint32_t flags, const void *body, size_t size)
+{
+	lien_transaction_order_fds(t, index, phase, flags, body, size, NULL, 0);
+}
+/* Records the first failure. An offload stops; a restore goes on, because the others need their
+ * memory. pid: the process that it is about; 0: none. */
+__attribute__((format(printf, 4, 5))) void lien_transaction_fail(
+	struct lien_transaction *t, int error, uint32_t pid, const char *format, ...);
+/* Takes a process out of the transaction. */
+void lien_transaction_drop_out(struct lien_transaction *t, unsigned index);
+void lien_transaction_end(struct lien_transaction *t);
+bool lien_transaction_idle(const struct lien_transaction *t);
+void lien_transaction_progress(struct lien_transaction *t);
+/* LIEN_GO_ON_YES without other nodes. */
+static inline enum lien_go_on lien_transaction_may_go_on(
+	struct lien_transaction *t, enum lien_point point)
+{
+	return t->ops.may_go_on ? t->ops.may_go_on(t->ops.context, point) : LIEN_GO_ON_YES;
+}
 /* Performs a step at all gates. 0; -errno: failed; -EAGAIN: try again. */
 int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step);
+
+/* transaction_rest.c */
 /* Has the kernel make the gates, once, while the job runs on: it takes a grace period of its RCU,
  * one for all. */
 void lien_gates_begin(struct lien_transaction *t);
-/* Lets all held threads go, then ends. */
-void lien_transaction_open(struct lien_transaction *t);
 
-/* All are at rest, and something else is not ready: makes sure once more that they are. `why`: for
- * a failure, when that has taken too long. */
-void lien_rest_again(struct lien_transaction *t, const char *why);
-/* transaction_offload.c: the job is at rest; and a failure before anything was removed. */
-void lien_offload_rest(struct lien_transaction *t);
-void lien_offload_discard(struct lien_transaction *t);
-
-/* transaction_parts.c: restores in parts. */
-/* Begins the next part, or the only one, before processes are asked what they hold. */
-void lien_restore_part_begin(struct lien_transaction *t);
-/* What this part brings back: groups, and behind them tags; `count` of both, 0: all. */
-const uint64_t *lien_part_chosen(
-	const struct lien_transaction *t, unsigned *groups, unsigned *count);
+/* transaction_list.c: what a restore brings back, and who takes part. */
+/* Returns how many groups and tags a restore is limited to; 0: it is not. */
+static inline unsigned lien_transaction_chosen(const struct lien_transaction *t)
+{
+	return t->result.groups_count + t->tags_count;
+}
+/* The flag of orders that mean only what LIST has chosen; 0: all is meant. */
+uint32_t lien_part_flag(const struct lien_transaction *t);
 /* A part is over. Returns true if the next one has begun. */
 bool lien_restore_part_over(struct lien_transaction *t);
-
-/* transaction_room.c: is there room for what has to be created again? */
-void lien_room_reply(
-	struct participant *participant, const struct lien_wire_header *reply, const void *body);
-/* Excludes processes for whose memory a device has too little room, and processes that share with
- * them: nothing is created for them. */
-void lien_room_check(struct lien_transaction *t);
+/* Can the two have memory in common? */
+bool lien_restore_may_share(const struct lien_transaction *t, unsigned i, unsigned j);
+/* Notes the room that a process reports. */
+void lien_room_part(struct lien_transaction *t, unsigned index, const struct reply *reply);
 /*
  * A process found too little room. Returns true if it is known where; the failure has then been
  * reported.
  */
 bool lien_room_failed(struct lien_transaction *t, unsigned index);
-/* Do two processes hold parts of the same memory? */
-bool lien_restore_related(const struct lien_transaction *t, unsigned from, unsigned to);
 
 #endif

@@ -3,16 +3,16 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "agent/transaction/transaction_internal.h"
 
-#define ROUND_MS  10		 /* one round of draining */
-#define NEAR_MS	  1		 /* while others wait for threads that are let in */
-#define LONG_MS	  320		 /* at most, when only devices keep the job from its rest */
-#define REST_NS	  10000000000ull /* for the agent to find out what it needs then */
-#define AGAIN_NS  1000000ull	 /* until the next look at who is in a call */
-#define DOUBT_NS  100000000ull	 /* that counts are believed which show nobody who must go on */
-#define MAKING_NS 60000000000ull /* for the kernel to attach the gate: the job runs meanwhile */
+#define ROUND_MS 10		/* one round of draining */
+#define NEAR_MS	 1		/* while others wait for threads that are let in */
+#define LONG_MS	 320		/* at most, when only devices keep the job from its rest */
+#define REST_NS	 10000000000ull /* for the agent to find out what it needs then */
+#define AGAIN_NS 1000000ull	/* until the next look at who is in a call */
+#define DOUBT_NS 100000000ull	/* that counts are believed which show nobody who must go on */
 
 /* Captures may have begun since the plan was made, and draining would spoil them. */
 static bool captures(struct lien_transaction *t)
@@ -30,38 +30,6 @@ static bool captures(struct lien_transaction *t)
 }
 
 /* --- gates ------------------------------------------------------------------------------------ */
-
-/* A process can be too slow to be read. */
-static bool may_make_later(struct lien_transaction *t)
-{
-	return t->ops.now_ns(t->ops.context) - t->t_making < MAKING_NS;
-}
-
-int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step)
-{
-	char why[200];
-	unsigned i;
-	int err;
-
-	for (i = 0; i < t->count && !t->stopping; i++) {
-		if (!t->participants[i].member || t->participants[i].gone)
-			continue;
-		err = t->ops.gate(t->ops.context, t->processes[i].pid, step, why, sizeof(why));
-		if (step == LIEN_GATE_BEGIN)
-			continue;
-		if (err == -ETIMEDOUT && step == LIEN_GATE_MAKE && may_make_later(t))
-			return -EAGAIN;
-		if (err && step == LIEN_GATE_HOLDS && t->phase == LIEN_PHASE_DROP)
-			lien_transaction_fail(t, err, t->processes[i].pid,
-				"process %u, gate: %s after memory was saved; if it has written to "
-				"that memory, what it wrote is lost",
-				t->processes[i].pid, why);
-		else if (err)
-			lien_transaction_fail(t, err, t->processes[i].pid, "process %u, gate: %s",
-				t->processes[i].pid, why);
-	}
-	return t->stopping ? t->result.error : 0;
-}
 
 /* Only once: when something is staged again, the job is already at rest. */
 static bool has_gate(const struct lien_transaction *t)
@@ -86,18 +54,24 @@ static bool gate_enter(struct lien_transaction *t)
 	return !lien_gates_step(t, LIEN_GATE_MAKE);
 }
 
-/* In an adoption, this is the very first order. */
-static void gate_arguments(
-	const struct lien_transaction *t, struct lien_wire_header *order, const void *body)
+static void gate_arguments(const struct lien_transaction *t, enum lien_phase phase,
+	struct lien_wire_header *order, const void *body)
 {
-	order->arg = body ? LIEN_WIRE_GATE_PASS : LIEN_WIRE_GATE_SHUT;
-	order->arg2 = t->kind == LIEN_TRANSACTION_ADOPTION ? t->generation : 0;
+	order->arg = phase == LIEN_PHASE_OPEN	 ? LIEN_WIRE_GATE_OPEN
+		     : phase == LIEN_PHASE_ALIVE ? LIEN_WIRE_GATE_ALIVE
+		     : body			 ? LIEN_WIRE_GATE_PASS
+						 : LIEN_WIRE_GATE_SHUT;
+	/* In an adoption, this is the very first order. */
+	if (phase == LIEN_PHASE_GATE && t->kind == LIEN_TRANSACTION_ADOPTION)
+		order->arg2 = t->generation;
 }
 
 /* Threads can be let in later, too, so replies may come in another phase. */
-static void gate_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+static void gate_reply(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
-	if (t->phase == LIEN_PHASE_GATE && reply->header->flags & LIEN_WIRE_LAST)
+	(void)reply;
+	if (t->phase == LIEN_PHASE_GATE)
 		lien_phase_finished(t, index);
 }
 
@@ -152,7 +126,7 @@ static void drain_order(struct lien_transaction *t, unsigned index)
 		n = t->ops.background(
 			t->ops.context, t->processes[index].pid, comms, LIEN_WIRE_COMMS_MAX);
 	lien_transaction_order(t, index, LIEN_PHASE_DRAIN, t->launches ? LIEN_WIRE_LAUNCHES : 0,
-		comms, n * sizeof(comms[0]), NULL, 0);
+		comms, n * sizeof(comms[0]));
 }
 
 /*
@@ -160,10 +134,10 @@ static void drain_order(struct lien_transaction *t, unsigned index)
  * show who is behind, they are not asked before all are held: a thread that is to launch what
  * others wait for would wait until its own device is idle, which may never be.
  */
-static void drain_arguments(
-	const struct lien_transaction *t, struct lien_wire_header *order, const void *body)
+static void drain_arguments(const struct lien_transaction *t, enum lien_phase phase,
+	struct lien_wire_header *order, const void *body)
 {
-	(void)body;
+	(void)phase, (void)body;
 	order->arg = t->ops.gate && t->round_ms < t->timeout_ms ? t->round_ms : t->timeout_ms;
 	if (t->ops.gate && !t->ask)
 		order->arg = 0;
@@ -171,16 +145,15 @@ static void drain_arguments(
 		order->arg = 1;
 }
 
-static void drain_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+static void drain_reply(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
 	struct participant *participant = &t->participants[index];
 
-	if (!(reply->header->flags & LIEN_WIRE_LAST))
-		return;
-	participant->busy = reply->header->result;
-	participant->working = reply->header->arg2;
+	participant->busy = reply->result;
+	participant->working = reply->arg2;
 	snprintf(participant->busy_text, sizeof(participant->busy_text), "%.*s",
-		(int)sizeof(reply->header->text), reply->header->text);
+		(int)sizeof(reply->text), reply->text);
 	lien_phase_finished(t, index);
 }
 
@@ -197,8 +170,7 @@ static void pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
 	int index = lien_transaction_index(t, pid);
 
 	if (index >= 0 && !t->participants[index].seq && !t->participants[index].gone)
-		lien_transaction_order(
-			t, index, LIEN_PHASE_GATE, 0, tids, count * sizeof(*tids), NULL, 0);
+		lien_transaction_order(t, index, LIEN_PHASE_GATE, 0, tids, count * sizeof(*tids));
 }
 
 /*
@@ -284,6 +256,110 @@ static bool look(struct lien_transaction *t, struct lien_resting *resting, bool 
 	return rest == LIEN_REST_REACHED;
 }
 
+/* All are at rest, and something else is not ready: makes sure once more that they are. `why`: for
+ * a failure, when that has taken too long. */
+static void rest_again(struct lien_transaction *t, const char *why)
+{
+	uint64_t now = t->ops.now_ns(t->ops.context);
+
+	if (now - t->t_drain >= REST_NS + t->timeout_ms * 1000000ull) {
+		lien_transaction_fail(t, -ETIMEDOUT, 0, "%s", why);
+		t->result.blame.cause = LIEN_CAUSE_NOT_AT_REST;
+		return;
+	}
+	t->round_ms = ROUND_MS;
+	t->t_again = now + AGAIN_NS;
+	lien_phase_begin(t, LIEN_PHASE_DRAIN);
+}
+
+/* A process that has nothing left to move still takes part. Returns 0: it moves what it was to move
+ * before; 1: something else. */
+static int take_part(
+	struct lien_transaction *t, unsigned index, const struct lien_plan_process *part)
+{
+	struct participant *participant = &t->participants[index];
+	struct lien_wire_item *before = participant->items;
+	const unsigned count = participant->count;
+	int err;
+
+	participant->items = NULL;
+	participant->room = participant->count = 0;
+	err = lien_participant_take(t, index, part);
+	if (!err)
+		err = participant->count != count ||
+		      (count && memcmp(participant->items, before, count * sizeof(*before)) != 0);
+	free(before);
+	return err;
+}
+
+/* Returns 0: it is as before; 1: something else is to be moved; -errno. */
+static int take_plan(struct lien_transaction *t, const struct lien_plan *plan)
+{
+	static const struct lien_plan_process nothing;
+	const struct lien_plan_process *part;
+	unsigned i, j;
+	int err, other = 0;
+
+	for (i = 0; i < plan->processes_count; i++)
+		if (lien_transaction_index(t, plan->processes[i].pid) < 0)
+			return -EBUSY;
+	for (i = 0; i < t->count; i++) {
+		part = &nothing;
+		for (j = 0; j < plan->processes_count; j++)
+			if (plan->processes[j].pid == t->processes[i].pid)
+				part = &plan->processes[j];
+		err = take_part(t, i, part);
+		if (err < 0)
+			return err;
+		other |= err;
+	}
+	return other;
+}
+
+/* Nothing changes any more: this settles what an offload is to move. */
+static void at_rest(struct lien_transaction *t)
+{
+	const struct lien_plan *plan;
+	struct lien_blame blame = {0};
+	char why[400] = "";
+	int err =
+		t->ops.replan ? t->ops.replan(t->ops.context, &plan, &blame, why, sizeof(why)) : 0;
+
+	if (!err && !t->replanned) {
+		lien_phase_next(t);
+		return;
+	}
+	if (err == -EINPROGRESS) {
+		rest_again(t, "the node's open files were not read in time");
+		return;
+	}
+	if (err > 0) {
+		err = take_plan(t, plan);
+		if (err < 0)
+			snprintf(why, sizeof(why), "%s",
+				err == -EBUSY ? "meanwhile others have come to share the memory: "
+						"try again"
+					      : strerror(-err));
+	}
+	if (err < 0) {
+		lien_transaction_fail(t, err, 0, "%s", why);
+		if (blame.cause != LIEN_CAUSE_FAILED)
+			t->result.blame = blame;
+		return;
+	}
+	if (lien_gates_step(t, LIEN_GATE_SHUT)) /* the memory may lie elsewhere by now */
+		return;
+	/* There, copies may be under way that were let in. */
+	if (err) {
+		t->replanned = true;
+		t->rested = false;
+		rest_again(t, "what is to be moved changes all the time");
+		return;
+	}
+	t->restaged = true;
+	lien_phase_begin(t, LIEN_PHASE_STAGE);
+}
+
 /*
  * The gate may hold some ranks before a collective that others are already waiting in; those ranks
  * are let in, until all are level. Then the gates are shut for all else. The job is at rest when no
@@ -330,7 +406,7 @@ static void drained(struct lien_transaction *t)
 	if (elsewhere == LIEN_GO_ON_YES) {
 		if (t->ops.rested)
 			t->ops.rested(t->ops.context, pids, n);
-		lien_phase_rest(t);
+		at_rest(t);
 	} else if (!t->stopping) {
 		resting.count = n;
 		t->t_again = now + AGAIN_NS;
@@ -350,20 +426,6 @@ static void drained(struct lien_transaction *t)
 	}
 	free(pids);
 	free(devices);
-}
-
-void lien_rest_again(struct lien_transaction *t, const char *why)
-{
-	uint64_t now = t->ops.now_ns(t->ops.context);
-
-	if (now - t->t_drain >= REST_NS + t->timeout_ms * 1000000ull) {
-		lien_transaction_fail(t, -ETIMEDOUT, 0, "%s", why);
-		t->result.blame.cause = LIEN_CAUSE_NOT_AT_REST;
-		return;
-	}
-	t->round_ms = ROUND_MS;
-	t->t_again = now + AGAIN_NS;
-	lien_phase_begin(t, LIEN_PHASE_DRAIN);
 }
 
 static void drain_next(struct lien_transaction *t)
@@ -404,35 +466,22 @@ static void open_order(struct lien_transaction *t, unsigned index)
 	if (t->kind == LIEN_TRANSACTION_OFFLOAD && !t->result.error && t->participants[index].count)
 		t->participants[index].finished = true;
 	else
-		lien_transaction_order(t, index, LIEN_PHASE_OPEN, 0, NULL, 0, NULL, 0);
-}
-
-static void open_arguments(
-	const struct lien_transaction *t, struct lien_wire_header *order, const void *body)
-{
-	(void)t, (void)body;
-	order->arg = LIEN_WIRE_GATE_OPEN;
+		lien_transaction_order(t, index, LIEN_PHASE_OPEN, 0, NULL, 0);
 }
 
 /* Lets the process's threads go on; if something of it is still away, they stay held: after an
  * offload that has failed and left nothing of its own away, those that were held before. */
-static void open_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+static void open_reply(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
 	const uint32_t pid = t->processes[index].pid;
 	char why[200];
 
-	if (!reply->header->result || t->kind == LIEN_TRANSACTION_ADOPTION)
+	if (!reply->result || t->kind == LIEN_TRANSACTION_ADOPTION)
 		t->ops.gate(t->ops.context, pid, LIEN_GATE_OPEN, why, sizeof(why));
 	else if (t->kind == LIEN_TRANSACTION_OFFLOAD && !t->result.undo_failed && !t->result.lost)
 		t->ops.gate(t->ops.context, pid, LIEN_GATE_BACK, why, sizeof(why));
 	t->participants[index].finished = true;
-}
-
-static bool open_excuse(
-	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
-{
-	(void)t, (void)index, (void)reply;
-	return true;
 }
 
 static void opened(struct lien_transaction *t)
@@ -447,11 +496,11 @@ const struct phase lien_phase_open = {
 	.limit_ms = 10000,
 	.applies = gate_exists,
 	.order = open_order,
-	.arguments = open_arguments,
+	.may_fail = true,
+	.arguments = gate_arguments,
 	.reply = open_reply,
-	.excuse = open_excuse,
 	.next = opened,
-	.stop = lien_transaction_end,
+	.stop = LIEN_PHASE_COUNT,
 };
 
 /* --- agreeing with other nodes ---------------------------------------------------------------- */
@@ -468,12 +517,9 @@ static void agree_step(struct lien_transaction *t)
 		return;
 	if (t->stopping) {
 		t->stopping = false;
-		lien_offload_discard(t);
+		lien_phase_begin(t, LIEN_PHASE_DISCARD);
 	} else if (lien_transaction_may_go_on(t, LIEN_POINT_READY) == LIEN_GO_ON_YES) {
-		if (t->kind == LIEN_TRANSACTION_RESTORE)
-			lien_transaction_open(t);
-		else
-			lien_phase_next(t);
+		lien_phase_next(t);
 	}
 }
 
@@ -486,22 +532,8 @@ const struct phase lien_phase_agree = {
 	.step = agree_step,
 };
 
-void lien_transaction_open(struct lien_transaction *t)
-{
-	if (t->ops.gate)
-		lien_phase_begin(t, LIEN_PHASE_OPEN);
-	else
-		lien_transaction_end(t);
-}
-
-static void alive_arguments(
-	const struct lien_transaction *t, struct lien_wire_header *order, const void *body)
-{
-	(void)t, (void)body;
-	order->arg = LIEN_WIRE_GATE_ALIVE;
-}
-
-static void alive_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+static void alive_reply(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
 	(void)t, (void)index, (void)reply;
 }
@@ -510,6 +542,6 @@ const struct phase lien_phase_alive = {
 	.name = "alive",
 	.type = LIEN_WIRE_GATE,
 	.limit_ms = 10000,
-	.arguments = alive_arguments,
+	.arguments = gate_arguments,
 	.reply = alive_reply,
 };

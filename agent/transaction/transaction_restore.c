@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* A restore, or the undo of an offload: memory is created, exchanged and filled again. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -7,317 +8,6 @@
 #include <lien/cuda_abi.h>
 
 #include "agent/transaction/transaction_internal.h"
-#include "agent/graph/pids.h"
-
-static bool may_share(const struct lien_transaction *t, unsigned i, unsigned j)
-{
-	return !t->ops.may_share ||
-	       t->ops.may_share(t->ops.context, t->processes[i].pid, t->processes[j].pid);
-}
-
-bool lien_restore_related(const struct lien_transaction *t, unsigned from, unsigned to)
-{
-	const struct participant *a = &t->participants[from], *b = &t->participants[to];
-
-	return may_share(t, from, to) && (lien_numbers_meet(&a->tokens, &b->tokens) ||
-						 lien_numbers_meet(&a->teams, &b->teams));
-}
-
-static bool asked_for(const struct lien_transaction *t, uint32_t pid)
-{
-	return !t->pids_count || lien_pids_have(t->pids, t->pids_count, pid);
-}
-
-static bool is_allowed(const struct lien_transaction *t, unsigned i)
-{
-	return !t->ops.allowed || t->ops.allowed(t->ops.context, t->processes[i].pid);
-}
-
-/*
- * Chooses the participants: requested processes that have something away, and all processes that
- * share it.
- */
-static void choose_members(struct lien_transaction *t)
-{
-	bool grown = true;
-	unsigned i, j;
-
-	for (i = 0; i < t->count; i++) {
-		struct participant *participant = &t->participants[i];
-
-		participant->member = participant->count && !participant->gone &&
-				      asked_for(t, t->processes[i].pid) && is_allowed(t, i);
-	}
-	while (grown) {
-		grown = false;
-		for (i = 0; i < t->count; i++)
-			for (j = 0; j < t->count; j++)
-				if (t->participants[i].member && !t->participants[j].member &&
-					!t->participants[j].gone && lien_restore_related(t, i, j))
-					grown = t->participants[j].member = true;
-	}
-}
-
-/*
- * A living process that did not say what it holds may hold what others need; a process that may not
- * be ordered to put it back does. These, and all that share with them, stay as they are.
- */
-static bool withheld_by(const struct lien_transaction *t, unsigned i, unsigned j)
-{
-	if (t->participants[j].gone)
-		return t->participants[j].withheld && may_share(t, i, j);
-	return t->participants[j].withheld && lien_restore_related(t, i, j);
-}
-
-/* A process that has not been heard may have memory that objects join with this one's. */
-static void withhold_team(struct lien_transaction *t, unsigned i)
-{
-	struct participant *participant = &t->participants[i];
-	const uint32_t pid = t->processes[i].pid;
-	unsigned team;
-
-	if (!participant->member || !t->ops.unheard)
-		return;
-	for (team = 0; team < participant->teams.count; team++)
-		if (t->ops.unheard(t->ops.context, pid, participant->teams.number[team]))
-			break;
-	if (team == participant->teams.count)
-		return;
-	participant->withheld = true;
-	lien_transaction_fail(t, -EBUSY, pid,
-		"a multicast object joins memory of process %u with other memory, and another "
-		"process has not said yet what it holds (it may be stopped): try again",
-		pid);
-}
-
-static void withhold(struct lien_transaction *t)
-{
-	bool grown = true;
-	unsigned i, j;
-
-	for (i = 0; i < t->count; i++) {
-		struct participant *participant = &t->participants[i];
-
-		participant->withheld = participant->gone && lien_transaction_alive(t, i);
-		withhold_team(t, i);
-		if (!participant->member || is_allowed(t, i))
-			continue;
-		participant->withheld = true;
-		lien_transaction_fail(t, -EPERM, 0,
-			"a process of another user shares what is to be restored: only root can do "
-			"that");
-	}
-	while (grown) {
-		grown = false;
-		for (i = 0; i < t->count; i++)
-			for (j = 0; j < t->count && !t->participants[i].withheld; j++)
-				grown |= t->participants[i].withheld = withheld_by(t, i, j);
-	}
-	for (i = 0; i < t->count; i++)
-		t->participants[i].member &= !t->participants[i].withheld;
-}
-
-static void describe(
-	struct lien_transaction_process *process, const struct participant *participant)
-{
-	unsigned i;
-
-	for (i = 0; i < participant->count; i++) {
-		const struct lien_wire_item *item = &participant->items[i];
-
-		if (item->flags & LIEN_WIRE_HERE)
-			continue;
-		process->mappings++;
-		if (item->index)
-			continue;
-		if (item->flags & LIEN_WIRE_OWNED) {
-			process->allocations++;
-			if (item->flags & LIEN_WIRE_WORTHLESS)
-				process->discarded += item->allocation_bytes;
-			else
-				process->bytes += item->allocation_bytes;
-		} else {
-			process->imports++;
-		}
-	}
-}
-
-static int add_participant(struct lien_transaction *t, uint32_t pid)
-{
-	struct lien_transaction_process *processes;
-	struct participant *participants;
-
-	processes = realloc(t->processes, (t->count + 2) * sizeof(*processes));
-	if (!processes)
-		return -ENOMEM;
-	t->processes = processes;
-	participants = realloc(t->participants, (t->count + 2) * sizeof(*participants));
-	if (!participants)
-		return -ENOMEM;
-	t->participants = participants;
-	memset(&processes[t->count], 0, 2 * sizeof(*processes));
-	memset(&participants[t->count], 0, 2 * sizeof(*participants));
-	lien_transaction_name(t, t->count, pid);
-	participants[t->count++].member = true;
-	return 0;
-}
-
-/* Is it an owner that has not been asked, because nobody knew that it holds something? */
-static bool is_unasked(
-	const struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
-{
-	return !item->index && item->flags & LIEN_WIRE_IMPORTED &&
-	       lien_transaction_index(t, item->owner_pid) < 0 &&
-	       t->ops.alive(t->ops.context, item->owner_pid, item->owner_start) &&
-	       (!t->ops.may_share ||
-		       t->ops.may_share(t->ops.context, t->processes[index].pid, item->owner_pid));
-}
-
-/* Of the orders that mean only what LIST has chosen. */
-static uint32_t chosen(const struct lien_transaction *t)
-{
-	unsigned groups, all;
-
-	lien_part_chosen(t, &groups, &all);
-	return all ? LIEN_WIRE_CHOSEN : 0;
-}
-
-/* With other nodes, nothing is touched before all have answered. */
-static bool list_enter(struct lien_transaction *t)
-{
-	if (t->ops.may_go_on && t->result.error) { /* cancelled */
-		lien_transaction_end(t);
-		return false;
-	}
-	if (lien_transaction_may_go_on(t, LIEN_POINT_PLANNED) != LIEN_GO_ON_YES)
-		return false;
-	lien_restore_part_begin(t);
-	return true;
-}
-
-static void list_order(struct lien_transaction *t, unsigned index)
-{
-	unsigned groups, all;
-	const uint64_t *numbers = lien_part_chosen(t, &groups, &all);
-
-	lien_transaction_order(t, index, LIEN_PHASE_LIST, LIEN_WIRE_ROOM | chosen(t), numbers,
-		all * sizeof(*numbers), NULL, 0);
-}
-
-static void list_arguments(
-	const struct lien_transaction *t, struct lien_wire_header *order, const void *body)
-{
-	unsigned groups, all;
-
-	(void)body;
-	lien_part_chosen(t, &groups, &all);
-	order->arg2 = groups;
-}
-
-/* One that is stopped would keep the others waiting, and stays as it is, with all that may share
- * with it. */
-static void ask_owner(struct lien_transaction *t, unsigned index)
-{
-	const uint32_t pid = t->processes[index].pid;
-	char remedy[LIEN_REMEDY];
-
-	if (!t->ops.stopped || !t->ops.stopped(t->ops.context, pid, remedy)) {
-		list_order(t, index);
-		return;
-	}
-	lien_transaction_drop_out(t, index);
-	lien_transaction_fail(t, -EBUSY, pid,
-		"process %u, of whose memory others have some, is stopped: let it go on first "
-		"(%s)",
-		pid, remedy);
-}
-
-/* Returns true if there are unasked owners that will answer. */
-static bool ask_owners(struct lien_transaction *t)
-{
-	const unsigned known = t->count;
-	unsigned i, j;
-
-	for (i = 0; i < known; i++)
-		for (j = 0; j < t->participants[i].count; j++)
-			if (is_unasked(t, i, &t->participants[i].items[j]) &&
-				add_participant(t, t->participants[i].items[j].owner_pid))
-				lien_transaction_fail(t, -ENOMEM, 0, "out of memory");
-	for (i = known; i < t->count; i++)
-		ask_owner(t, i);
-	return !lien_transaction_idle(t);
-}
-
-/* All that were asked have listed what they hold. */
-static void listed(struct lien_transaction *t)
-{
-	unsigned i, members = 0;
-	bool nomem = false;
-
-	for (i = 0; i < t->count && !nomem; i++)
-		nomem = lien_participant_sort(&t->participants[i]);
-	if (nomem) {
-		lien_transaction_fail(t, -ENOMEM, 0, "out of memory");
-		lien_transaction_end(t);
-		return;
-	}
-	if (ask_owners(t))
-		return;
-	choose_members(t);
-	withhold(t);
-	lien_room_check(t);
-	for (i = 0; i < t->count; i++)
-		if (t->participants[i].member) {
-			describe(&t->processes[i], &t->participants[i]);
-			members++;
-		}
-	if (members)
-		lien_phase_next(t);
-	else if (!lien_restore_part_over(t))
-		lien_transaction_end(t);
-}
-
-static void note_rooms(struct lien_transaction *t, unsigned index, const struct reply *reply)
-{
-	if (reply->header->flags & LIEN_WIRE_ROOM)
-		lien_room_reply(&t->participants[index], reply->header, reply->body);
-}
-
-static void list_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
-{
-	const struct lien_wire_header *header = reply->header;
-	unsigned n = (header->length - sizeof(*header)) / sizeof(struct lien_wire_item);
-
-	note_rooms(t, index, reply);
-	if (header->flags & (LIEN_WIRE_ROOM | LIEN_WIRE_LAST) ||
-		!lien_participant_add(&t->participants[index], reply->body, n))
-		return;
-	lien_transaction_drop_out(t, index);
-	lien_transaction_fail(t, -E2BIG, t->processes[index].pid,
-		"process %u lists more than can be away, or memory is short",
-		t->processes[index].pid);
-}
-
-static bool list_excuse(
-	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
-{
-	(void)reply;
-	lien_transaction_drop_out(t, index);
-	return false;
-}
-
-const struct phase lien_phase_list = {
-	.name = "list",
-	.type = LIEN_WIRE_LIST,
-	.limit_ms = 30000,
-	.spares_dead = true,
-	.enter = list_enter,
-	.order = list_order,
-	.arguments = list_arguments,
-	.reply = list_reply,
-	.excuse = list_excuse,
-	.next = listed,
-};
 
 /* Does the process copy memory of its own to the device? */
 static bool has_copies(const struct participant *participant)
@@ -353,6 +43,7 @@ static bool create_enter(struct lien_transaction *t)
 {
 	unsigned i;
 
+	t->restoring = true; /* also if an offload is undone */
 	t->finishing = false;
 	for (i = 0; i < t->count; i++)
 		t->participants[i].imports_of = 0;
@@ -382,7 +73,7 @@ static bool owner_lacks(
 	const struct lien_wire_item *there;
 
 	if (t->kind == LIEN_TRANSACTION_OFFLOAD || owner < 0 || t->participants[owner].gone ||
-		!may_share(t, index, owner))
+		!lien_restore_may_share(t, index, owner))
 		return false;
 	there = lien_participant_find(&t->participants[owner], item->token);
 	return !there || !(there->flags & LIEN_WIRE_SHARED);
@@ -481,7 +172,7 @@ static void import_batch(struct lien_transaction *t, unsigned index)
 		fds[i] = participant->shares[i].fd;
 	}
 	participant->batch = n;
-	lien_transaction_order(
+	lien_transaction_order_fds(
 		t, index, LIEN_PHASE_IMPORT, 0, shares, n * sizeof(shares[0]), fds, n);
 	for (i = 0; i < n; i++) {
 		t->ops.fd_close(fds[i]);
@@ -493,7 +184,7 @@ static void import_batch(struct lien_transaction *t, unsigned index)
 static void finish(struct lien_transaction *t, unsigned index)
 {
 	struct participant *participant = &t->participants[index];
-	uint32_t flags = chosen(t);
+	uint32_t flags = lien_part_flag(t);
 	struct lien_wire_share lost[LIEN_WIRE_LOST_MAX];
 	unsigned n = 0, i;
 
@@ -509,8 +200,7 @@ static void finish(struct lien_transaction *t, unsigned index)
 	t->processes[index].lends = exports_wanted(t, index);
 	if (t->processes[index].lends)
 		flags |= LIEN_WIRE_KEEP;
-	lien_transaction_order(
-		t, index, LIEN_PHASE_FINISH, flags, lost, n * sizeof(lost[0]), NULL, 0);
+	lien_transaction_order(t, index, LIEN_PHASE_FINISH, flags, lost, n * sizeof(lost[0]));
 }
 
 /* The importers' word about the owner counts, not the exporter's. */
@@ -518,7 +208,7 @@ static bool imports_from(const struct lien_transaction *t, unsigned index, unsig
 	const struct lien_wire_item *item)
 {
 	return item && item->flags & LIEN_WIRE_IMPORTED &&
-	       item->owner_pid == t->processes[from].pid && may_share(t, index, from);
+	       item->owner_pid == t->processes[from].pid && lien_restore_may_share(t, index, from);
 }
 
 /* Have all copies of the participants arrived or failed? */
@@ -551,7 +241,7 @@ static bool lacks_team(const struct lien_transaction *t, unsigned index)
 	for (i = 0; participant->teams.count && i < t->count; i++) {
 		other = &t->participants[i];
 		if (i != index && (other->uncreated || is_unfilled(t, i)) && !is_dead(t, i) &&
-			may_share(t, i, index) &&
+			lien_restore_may_share(t, i, index) &&
 			lien_numbers_meet(&participant->teams, &other->teams))
 			return true;
 	}
@@ -613,7 +303,7 @@ static bool may_export(const struct lien_transaction *t, unsigned index)
 static void export(struct lien_transaction *t, unsigned index)
 {
 	t->participants[index].exporting = true;
-	lien_transaction_order(t, index, LIEN_PHASE_EXPORT, chosen(t), NULL, 0, NULL, 0);
+	lien_transaction_order(t, index, LIEN_PHASE_EXPORT, lien_part_flag(t), NULL, 0);
 }
 
 /* Gives the next order to an idle process. */
@@ -624,7 +314,7 @@ static void next_order(struct lien_transaction *t, unsigned index)
 	if (!participant->created) {
 		participant->rooms_count = 0; /* it will report the new state then */
 		lien_transaction_order(
-			t, index, LIEN_PHASE_CREATE, LIEN_WIRE_ROOM | chosen(t), NULL, 0, NULL, 0);
+			t, index, LIEN_PHASE_CREATE, LIEN_WIRE_ROOM | lien_part_flag(t), NULL, 0);
 	} else if (!participant->exported && may_export(t, index))
 		export(t, index);
 	else if (participant->shares_count)
@@ -632,8 +322,8 @@ static void next_order(struct lien_transaction *t, unsigned index)
 	else if (!participant->exported)
 		return; /* when others have taken theirs */
 	else if (t->finishing && !participant->filled)
-		lien_transaction_order(t, index, LIEN_PHASE_FINISH, LIEN_WIRE_FILLED | chosen(t),
-			NULL, 0, NULL, 0);
+		lien_transaction_order(
+			t, index, LIEN_PHASE_FINISH, LIEN_WIRE_FILLED | lien_part_flag(t), NULL, 0);
 	else if (t->finishing)
 		finish_or_wait(t, index);
 }
@@ -648,10 +338,8 @@ static void restore_end(struct lien_transaction *t)
 			(t->participants[i].stuck || (t->participants[i].gone && !is_dead(t, i))))
 			t->result.undo_failed = true;
 	t->result.rolled_back = t->kind == LIEN_TRANSACTION_OFFLOAD && !t->result.undo_failed;
-	if (t->kind == LIEN_TRANSACTION_RESTORE && t->ops.may_go_on)
-		lien_phase_begin(t, LIEN_PHASE_AGREE);
-	else
-		lien_transaction_open(t);
+	lien_phase_begin(
+		t, t->kind == LIEN_TRANSACTION_RESTORE ? LIEN_PHASE_AGREE : LIEN_PHASE_OPEN);
 }
 
 /* Makes every process do what it can now. */
@@ -719,11 +407,76 @@ static void route(struct lien_transaction *t, unsigned from, uint64_t token, int
 	}
 }
 
-static void imported(struct participant *participant, bool success)
+/* --- phases ----------------------------------------------------------------------------------- */
+
+/* A process has created and exported even if that failed: what succeeded helps others. */
+static void create_reply(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
+	t->participants[index].created = true;
+	t->participants[index].uncreated = reply->result;
+}
+
+static bool create_excuse(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
+{
+	if (reply->result != CUDA_ERROR_OUT_OF_MEMORY || !lien_room_failed(t, index))
+		return false;
+	t->processes[index].failed = true;
+	return true;
+}
+
+const struct phase lien_phase_create = {
+	.name = "create",
+	.type = LIEN_WIRE_CREATE,
+	.limit_ms = 30000,
+	.limit_ms_per_mib = 5,
+	.limit_ms_per_item = 50,
+	.timed = true,
+	.held = true,
+	.enter = create_enter,
+	.part = lien_room_part,
+	.reply = create_reply,
+	.excuse = create_excuse,
+	.step = step,
+};
+
+static void export_part(struct lien_transaction *t, unsigned index, const struct reply *reply)
+{
+	const struct lien_wire_share *shares = reply->body;
 	unsigned i;
 
-	for (i = 0; success && i < participant->batch; i++) {
+	for (i = 0; i < reply->fds_count && (i + 1) * sizeof(*shares) <= reply->size; i++)
+		route(t, index, shares[i].token, reply->fds[i]);
+}
+
+static void export_reply(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
+{
+	(void)reply;
+	t->participants[index].exported = true;
+	t->participants[index].exporting = false;
+}
+
+const struct phase lien_phase_export = {
+	.name = "export",
+	.type = LIEN_WIRE_EXPORT,
+	.limit_ms = 30000,
+	.limit_ms_per_item = 50,
+	.timed = true,
+	.held = true,
+	.part = export_part,
+	.reply = export_reply,
+	.step = step,
+};
+
+static void import_reply(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
+{
+	struct participant *participant = &t->participants[index];
+	unsigned i;
+
+	for (i = 0; !reply->result && i < participant->batch; i++) {
 		struct lien_wire_item *item =
 			lien_participant_find(participant, participant->shares[i].token);
 
@@ -735,6 +488,17 @@ static void imported(struct participant *participant, bool success)
 		participant->shares_count * sizeof(participant->shares[0]));
 	participant->batch = 0;
 }
+
+const struct phase lien_phase_import = {
+	.name = "import",
+	.type = LIEN_WIRE_IMPORT,
+	.limit_ms = 30000,
+	.limit_ms_per_item = 50,
+	.timed = true,
+	.held = true,
+	.reply = import_reply,
+	.step = step,
+};
 
 /* Reported whatever else has failed. */
 static void report_lost(struct lien_transaction *t, unsigned index)
@@ -754,7 +518,7 @@ static void report_lost(struct lien_transaction *t, unsigned index)
 		process->pid, process->lost_mappings);
 }
 
-static void finished(
+static void finish_reply(
 	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
 	struct participant *participant = &t->participants[index];
@@ -781,89 +545,6 @@ static void finished(
 	lien_transaction_progress(t);
 }
 
-/* --- phases ----------------------------------------------------------------------------------- */
-
-/* A process has created and exported even if that failed: what succeeded helps others. */
-static void create_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
-{
-	note_rooms(t, index, reply);
-	if (!(reply->header->flags & LIEN_WIRE_LAST))
-		return;
-	t->participants[index].created = true;
-	t->participants[index].uncreated = reply->header->result;
-}
-
-static bool create_excuse(
-	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
-{
-	if (reply->result != CUDA_ERROR_OUT_OF_MEMORY || !lien_room_failed(t, index))
-		return false;
-	t->processes[index].failed = true;
-	return true;
-}
-
-const struct phase lien_phase_create = {
-	.name = "create",
-	.type = LIEN_WIRE_CREATE,
-	.limit_ms = 30000,
-	.limit_ms_per_mib = 5,
-	.limit_ms_per_item = 50,
-	.timed = true,
-	.held = true,
-	.enter = create_enter,
-	.reply = create_reply,
-	.excuse = create_excuse,
-	.step = step,
-};
-
-static void export_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
-{
-	const size_t size = reply->header->length - sizeof(*reply->header);
-	const struct lien_wire_share *shares = reply->body;
-	unsigned i;
-
-	for (i = 0; i < reply->fds_count && (i + 1) * sizeof(*shares) <= size; i++)
-		route(t, index, shares[i].token, reply->fds[i]);
-	if (!(reply->header->flags & LIEN_WIRE_LAST))
-		return;
-	t->participants[index].exported = true;
-	t->participants[index].exporting = false;
-}
-
-const struct phase lien_phase_export = {
-	.name = "export",
-	.type = LIEN_WIRE_EXPORT,
-	.limit_ms = 30000,
-	.limit_ms_per_item = 50,
-	.timed = true,
-	.held = true,
-	.reply = export_reply,
-	.step = step,
-};
-
-static void import_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
-{
-	if (reply->header->flags & LIEN_WIRE_LAST)
-		imported(&t->participants[index], !reply->header->result);
-}
-
-const struct phase lien_phase_import = {
-	.name = "import",
-	.type = LIEN_WIRE_IMPORT,
-	.limit_ms = 30000,
-	.limit_ms_per_item = 50,
-	.timed = true,
-	.held = true,
-	.reply = import_reply,
-	.step = step,
-};
-
-static void finish_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
-{
-	if (reply->header->flags & LIEN_WIRE_LAST)
-		finished(t, index, reply->header);
-}
-
 const struct phase lien_phase_finish = {
 	.name = "finish",
 	.type = LIEN_WIRE_FINISH,
@@ -875,11 +556,10 @@ const struct phase lien_phase_finish = {
 	.step = step,
 };
 
-static void release_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+static void release_reply(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
-	if (!(reply->header->flags & LIEN_WIRE_LAST))
-		return;
-	t->processes[index].bytes = reply->header->result ? 0 : reply->header->arg;
+	t->processes[index].bytes = reply->result ? 0 : reply->arg;
 	lien_phase_finished(t, index);
 }
 

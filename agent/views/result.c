@@ -154,7 +154,7 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 	const struct lien_transaction_result *result = lien_transaction_result(transaction);
 	const enum lien_transaction_kind kind = lien_transaction_kind(transaction);
 	const bool is_offload = kind == LIEN_TRANSACTION_OFFLOAD;
-	const enum lien_phase *phase;
+	enum lien_phase phase;
 	json_t *list = json_array();
 	unsigned i;
 
@@ -162,10 +162,10 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 		const struct lien_transaction_process *process = &result->processes[i];
 		json_t *ms = json_object();
 
-		for (phase = lien_transaction_phases(kind); *phase != LIEN_PHASE_COUNT; phase++)
-			if (lien_phase_is_timed(*phase))
-				json_object_set_new(ms, lien_phase_name(*phase),
-					json_real(process->phase_ns[*phase] / 1e6));
+		for (phase = 0; phase < LIEN_PHASE_COUNT; phase++)
+			if (lien_phase_is_timed(kind, phase))
+				json_object_set_new(ms, lien_phase_name(phase),
+					json_real(process->phase_ns[phase] / 1e6));
 		json_array_append_new(
 			list, json_pack("{s:I, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:o}", "pid",
 				      (json_int_t)process->pid, "allocations", process->allocations,

@@ -14,15 +14,21 @@ static json_t *view_histogram(const struct lien_histogram *histogram)
 
 static json_t *view_phases(const struct lien_totals *totals, enum lien_transaction_kind kind)
 {
-	const enum lien_phase *phase;
 	json_t *phases = json_object();
+	enum lien_phase phase;
 
-	for (phase = lien_transaction_phases(kind); *phase != LIEN_PHASE_COUNT; phase++)
-		if (lien_phase_is_timed(*phase))
-			json_object_set_new(phases, lien_phase_name(*phase),
-				view_histogram(&totals->phase[kind][*phase]));
+	for (phase = 0; phase < LIEN_PHASE_COUNT; phase++)
+		if (lien_phase_is_timed(kind, phase))
+			json_object_set_new(phases, lien_phase_name(phase),
+				view_histogram(&totals->phase[kind][phase]));
 	return phases;
 }
+
+static const char *const outcome_names[] = {
+#define ROW(NAME, name) [LIEN_OUTCOME_##NAME] = #name,
+	LIEN_OUTCOMES(ROW)
+#undef ROW
+};
 
 static json_t *view_kind(const struct lien_totals *totals, enum lien_transaction_kind kind)
 {
@@ -31,7 +37,7 @@ static json_t *view_kind(const struct lien_totals *totals, enum lien_transaction
 
 	for (i = 0; i < LIEN_OUTCOME_COUNT; i++)
 		json_object_set_new(
-			outcomes, lien_outcome_name(i), json_integer(totals->ended[kind][i]));
+			outcomes, outcome_names[i], json_integer(totals->ended[kind][i]));
 	/* several causes may have one code */
 	for (i = 0; i < LIEN_CAUSE_COUNT; i++) {
 		const json_t *others = json_object_get(refused, lien_cause_code(i));

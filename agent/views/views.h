@@ -12,11 +12,9 @@
 #include "agent/graph/devices.h"
 #include "agent/graph/graph.h"
 #include "agent/plan/plan.h"
-#include "agent/transaction/totals.h"
 #include "agent/ras/report.h"
 #include "agent/transaction/transaction.h"
 #include "agent/graph/viewer.h"
-#include "agent/transaction/shortfall.h"
 
 /* Exports that are open files of some process now, or on their way (pid 0); empty if that cannot be
  * read. */

@@ -412,13 +412,13 @@ void lien_gate_set(struct lien_agent *agent, bool all)
 }
 
 /* Two parts, whatever there is, and then the rest. */
-unsigned lien_parts_next(void *of, const struct lien_transaction *transaction, unsigned part,
+unsigned lien_parts_next(void *of, const struct lien_transaction_result *result,
 	uint64_t *groups, unsigned max, char *why, size_t size)
 {
-	(void)of, (void)transaction, (void)max, (void)size;
+	(void)of, (void)max, (void)size;
 	why[0] = 0;
-	groups[0] = part + 1;
-	return part < 2;
+	groups[0] = result->parts + 1;
+	return result->parts < 2;
 }
 
 void lien_by_comm_moved(struct lien_agent *of)

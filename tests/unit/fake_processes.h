@@ -1036,7 +1036,8 @@ static void offload_of(unsigned members)
 	struct lien_plan plan = plan_of(members);
 
 	transaction_begins();
-	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &fake_ops), 0);
+	assert_int_equal(
+		lien_transaction_offload(&w.transaction, &plan, BASE, 0, 1000, &fake_ops), 0);
 	lien_plan_clear(&plan);
 	lien_transaction_start(w.transaction);
 	play();
@@ -1046,6 +1047,15 @@ static void offload_of(unsigned members)
 __attribute__((unused)) static void offload(void)
 {
 	offload_of(~0u);
+}
+
+static int restore_new(struct lien_transaction **out, const uint32_t *all, unsigned n,
+	const uint32_t *pids, unsigned count, unsigned timeout_ms,
+	const struct lien_transaction_ops *ops)
+{
+	int err = lien_transaction_new(out, LIEN_TRANSACTION_RESTORE, all, n, timeout_ms, ops);
+
+	return err || !count ? err : lien_transaction_choose(*out, pids, count, NULL, 0, NULL, 0);
 }
 
 /* Makes a restore of all processes that answer. The caller chooses what comes back, and starts it.
@@ -1060,8 +1070,7 @@ static void restore_begins(
 	for (unsigned p = 0; p < w.n; p++)
 		if (!w.fake[p].dead && !w.fake[p].hung)
 			all[n++] = PID(p);
-	assert_int_equal(
-		lien_transaction_restore(&w.transaction, all, n, pids, count, 1000, ops), 0);
+	assert_int_equal(restore_new(&w.transaction, all, n, pids, count, 1000, ops), 0);
 }
 
 static void restore_of(const uint32_t *pids, unsigned count)

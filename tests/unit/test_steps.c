@@ -939,9 +939,10 @@ static uint64_t restore_cost(unsigned processes, unsigned items, bool rooms)
 	memset(&said, 0, sizeof(said));
 	for (pid = 1; pid <= processes; pid++)
 		pids[pid - 1] = pid;
-	assert_int_equal(lien_transaction_restore(
-				 &t, pids, processes, pids, rooms ? processes : 1, 1000, &ops),
-		0);
+	assert_int_equal(
+		lien_transaction_new(&t, LIEN_TRANSACTION_RESTORE, pids, processes, 1000, &ops), 0);
+	assert_int_equal(
+		lien_transaction_choose(t, pids, rooms ? processes : 1, NULL, 0, NULL, 0), 0);
 	steps = 0;
 	lien_transaction_start(t);
 	for (pid = 1; pid <= processes; pid++) {

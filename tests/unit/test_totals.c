@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 
-#include "agent/transaction/totals.h"
 #include "agent/transaction/transaction_internal.h"
 
 static struct lien_transaction_process processes[2];

@@ -83,7 +83,8 @@ static void test_orders(void **state)
 	job(1, 0);
 	plan = plan_of(1);
 	transaction_begins();
-	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1234, &fake_ops), 0);
+	assert_int_equal(
+		lien_transaction_offload(&w.transaction, &plan, BASE, 0, 1234, &fake_ops), 0);
 	lien_plan_clear(&plan);
 	assert_int_equal(lien_transaction_kind(w.transaction), LIEN_TRANSACTION_OFFLOAD);
 	lien_transaction_start(w.transaction);
@@ -124,7 +125,7 @@ static void offload_raw(void)
 	ops.raw = raw;
 	ops.raw_to = raw_to;
 	transaction_begins();
-	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &ops), 0);
+	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 0, 1000, &ops), 0);
 	lien_plan_clear(&plan);
 	lien_transaction_start(w.transaction);
 	play();
@@ -171,9 +172,9 @@ static void offload_verified(uint32_t flags)
 	struct lien_plan plan = plan_of(~0u);
 
 	transaction_begins();
-	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &fake_ops), 0);
+	assert_int_equal(
+		lien_transaction_offload(&w.transaction, &plan, BASE, flags, 1000, &fake_ops), 0);
 	lien_plan_clear(&plan);
-	lien_transaction_set_flags(w.transaction, flags);
 	lien_transaction_start(w.transaction);
 	play();
 	transaction_ends();
@@ -208,10 +209,10 @@ static void test_chosen_flags(void **state)
 		w.memory[m].group = group;
 	offload();
 	transaction_begins();
-	assert_int_equal(lien_transaction_restore(&w.transaction, (uint32_t[]){PID(0), PID(1)}, 2,
-				 NULL, 0, 1000, &fake_ops),
+	assert_int_equal(restore_new(&w.transaction, (uint32_t[]){PID(0), PID(1)}, 2, NULL, 0, 1000,
+				 &fake_ops),
 		0);
-	assert_int_equal(lien_transaction_choose(w.transaction, &group, 1, &tag, 1), 0);
+	assert_int_equal(lien_transaction_choose(w.transaction, NULL, 0, &group, 1, &tag, 1), 0);
 	lien_transaction_start(w.transaction);
 	play();
 	transaction_ends();
@@ -238,7 +239,8 @@ static void test_cancel(void **state)
 		plan = plan_of(~0u);
 		transaction_begins();
 		assert_int_equal(
-			lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &fake_ops), 0);
+			lien_transaction_offload(&w.transaction, &plan, BASE, 0, 1000, &fake_ops),
+			0);
 		lien_plan_clear(&plan);
 		lien_transaction_start(w.transaction);
 		for (i = 0; i < after && !w.done; i++) {
@@ -306,7 +308,7 @@ static void begin_with_nodes(enum lien_point until)
 	far = until;
 	waits = false;
 	transaction_begins();
-	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &ops), 0);
+	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 0, 1000, &ops), 0);
 	lien_plan_clear(&plan);
 	lien_transaction_start(w.transaction);
 	settle();
@@ -422,8 +424,8 @@ static void test_release(void **state)
 		job(3, 2);
 		w.fault[0] = (struct fault){kinds[i], 1, 1};
 		transaction_begins();
-		assert_int_equal(lien_transaction_release(&w.transaction,
-					 (uint32_t[]){PID(0), PID(1), PID(2)}, 3, &fake_ops),
+		assert_int_equal(lien_transaction_new(&w.transaction, LIEN_TRANSACTION_RELEASE,
+					 (uint32_t[]){PID(0), PID(1), PID(2)}, 3, 0, &fake_ops),
 			0);
 		assert_int_equal(lien_transaction_kind(w.transaction), LIEN_TRANSACTION_RELEASE);
 		lien_transaction_start(w.transaction);
@@ -701,7 +703,7 @@ static void restore_with(const struct lien_transaction_ops *ops, unsigned n)
 	const uint32_t all[] = {PID(0), PID(1), PID(2), PID(3)};
 
 	transaction_begins();
-	assert_int_equal(lien_transaction_restore(&w.transaction, all, n, NULL, 0, 1000, ops), 0);
+	assert_int_equal(restore_new(&w.transaction, all, n, NULL, 0, 1000, ops), 0);
 	lien_transaction_start(w.transaction);
 	play();
 	transaction_ends();
@@ -717,7 +719,7 @@ static void restore_without_by(const struct lien_transaction_ops *ops, unsigned 
 	for (unsigned p = 0; p < w.n; p++)
 		if (p != owner)
 			all[n++] = PID(p);
-	assert_int_equal(lien_transaction_restore(&w.transaction, all, n, NULL, 0, 1000, ops), 0);
+	assert_int_equal(restore_new(&w.transaction, all, n, NULL, 0, 1000, ops), 0);
 	lien_transaction_start(w.transaction);
 	play();
 	transaction_ends();
@@ -821,8 +823,8 @@ static void test_lost_places(void **state)
 	offload();
 	die(0);
 	transaction_begins();
-	assert_int_equal(lien_transaction_restore(&w.transaction, (const uint32_t[]){PID(1)}, 1,
-				 NULL, 0, 1000, &fake_ops),
+	assert_int_equal(restore_new(&w.transaction, (const uint32_t[]){PID(1)}, 1, NULL, 0, 1000,
+				 &fake_ops),
 		0);
 	lien_transaction_start(w.transaction);
 	play();
@@ -1151,7 +1153,7 @@ static void test_forged_list(void **state)
 		n = w.fake[2].count++;
 		w.fake[2].item[n] = w.fake[kind].item[0];
 		transaction_begins();
-		assert_int_equal(lien_transaction_restore(&w.transaction,
+		assert_int_equal(restore_new(&w.transaction,
 					 (const uint32_t[]){PID(0), PID(1), PID(2), PID(3)}, 4,
 					 (const uint32_t[]){PID(0)}, 1, 1000, &ops),
 			0);
@@ -1261,7 +1263,7 @@ static void test_stray_replies(void **state)
 	job(2, 1);
 	plan = plan_of(3);
 	transaction_begins();
-	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1, &fake_ops), 0);
+	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 0, 1, &fake_ops), 0);
 	lien_plan_clear(&plan);
 	lien_transaction_start(w.transaction);
 	for (unsigned i = 0; !w.done || i < 30; i++) {
@@ -1332,15 +1334,15 @@ static void test_foreign_replies(void **state)
 		if (run / 13 >= 6) {
 			offload();
 			transaction_begins();
-			assert_int_equal(lien_transaction_restore(&w.transaction,
+			assert_int_equal(restore_new(&w.transaction,
 						 (const uint32_t[]){PID(0), PID(1), PID(2)}, 3,
 						 NULL, 0, 1, &fake_ops),
 				0);
 		} else {
 			plan = plan_of(~0u);
 			transaction_begins();
-			assert_int_equal(
-				lien_transaction_offload(&w.transaction, &plan, BASE, 1, &fake_ops),
+			assert_int_equal(lien_transaction_offload(
+						 &w.transaction, &plan, BASE, 0, 1, &fake_ops),
 				0);
 			lien_plan_clear(&plan);
 			w.fault[0] = (struct fault){HALF, 1, 6}; /* so that an undo follows */
@@ -1401,8 +1403,8 @@ static void test_out_of_descriptors(void **state)
 	job(3, 3);
 	offload();
 	transaction_begins();
-	assert_int_equal(lien_transaction_restore(&w.transaction,
-				 (const uint32_t[]){PID(0), PID(1), PID(2)}, 3, NULL, 0, 1, &ops),
+	assert_int_equal(restore_new(&w.transaction, (const uint32_t[]){PID(0), PID(1), PID(2)}, 3,
+				 NULL, 0, 1, &ops),
 		0);
 	lien_transaction_start(w.transaction);
 	play();
@@ -1425,8 +1427,8 @@ static unsigned peak_with(unsigned fds_max)
 	offload();
 	transaction_begins();
 	assert_int_equal(
-		lien_transaction_restore(&w.transaction,
-			(const uint32_t[]){PID(0), PID(1), PID(2), PID(3)}, 4, NULL, 0, 1, &ops),
+		restore_new(&w.transaction, (const uint32_t[]){PID(0), PID(1), PID(2), PID(3)}, 4,
+			NULL, 0, 1, &ops),
 		0);
 	lien_transaction_start(w.transaction);
 	play();
@@ -1490,7 +1492,8 @@ static void test_alive(void **state)
 		plan = plan_of(~0u);
 		transaction_begins();
 		assert_int_equal(
-			lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &fake_ops), 0);
+			lien_transaction_offload(&w.transaction, &plan, BASE, 0, 1000, &fake_ops),
+			0);
 		lien_plan_clear(&plan);
 		lien_transaction_start(w.transaction);
 		all_wait_in(undo ? LIEN_WIRE_CREATE : LIEN_WIRE_SAVE);
@@ -1503,9 +1506,8 @@ static void test_alive(void **state)
 	job(3, 2);
 	offload();
 	transaction_begins();
-	assert_int_equal(
-		lien_transaction_restore(&w.transaction, (const uint32_t[]){PID(0), PID(1), PID(2)},
-			3, NULL, 0, 1000, &fake_ops),
+	assert_int_equal(restore_new(&w.transaction, (const uint32_t[]){PID(0), PID(1), PID(2)}, 3,
+				 NULL, 0, 1000, &fake_ops),
 		0);
 	lien_transaction_start(w.transaction);
 	all_wait_in(LIEN_WIRE_CREATE);
@@ -1528,7 +1530,7 @@ static void test_limits(void **state)
 	plan = plan_of(1);
 	transaction_begins();
 	assert_int_equal(
-		lien_transaction_offload(&w.transaction, &plan, BASE, 60000, &fake_ops), 0);
+		lien_transaction_offload(&w.transaction, &plan, BASE, 0, 60000, &fake_ops), 0);
 	lien_plan_clear(&plan);
 	lien_transaction_start(w.transaction);
 	happen(0);
@@ -1585,7 +1587,7 @@ static void test_busy(void **state)
 		cancelled = 0;
 		transaction_begins();
 		assert_int_equal(
-			lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &ops), 0);
+			lien_transaction_offload(&w.transaction, &plan, BASE, 0, 1000, &ops), 0);
 		lien_plan_clear(&plan);
 		lien_transaction_start(w.transaction);
 		assert_int_equal(cancelled, 0);
@@ -1623,7 +1625,8 @@ static void offload_team(unsigned n)
 	plan = plan_of(~0u);
 	join(&plan);
 	transaction_begins();
-	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &fake_ops), 0);
+	assert_int_equal(
+		lien_transaction_offload(&w.transaction, &plan, BASE, 0, 1000, &fake_ops), 0);
 	lien_plan_clear(&plan);
 	lien_transaction_start(w.transaction);
 	play();

@@ -230,7 +230,9 @@ static void adoption_of(unsigned n, unsigned own)
 	}
 	memcpy(a.was, a.cell, sizeof(a.was));
 	transaction_begins();
-	assert_int_equal(lien_transaction_adopt(&w.transaction, pids, n, 100000, &ops), 0);
+	assert_int_equal(lien_transaction_new(
+				 &w.transaction, LIEN_TRANSACTION_ADOPTION, pids, n, 100000, &ops),
+		0);
 	lien_transaction_start(w.transaction);
 	play();
 	transaction_ends();

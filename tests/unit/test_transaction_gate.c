@@ -218,7 +218,8 @@ static void offload_gated(const struct lien_transaction_ops *ops)
 	struct lien_plan plan = plan_of(~0u);
 
 	transaction_begins();
-	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, timeout_ms, ops), 0);
+	assert_int_equal(
+		lien_transaction_offload(&w.transaction, &plan, BASE, 0, timeout_ms, ops), 0);
 	lien_plan_clear(&plan);
 	lien_transaction_start(w.transaction);
 	play();
@@ -232,7 +233,7 @@ static void restore_gated(const struct lien_transaction_ops *ops)
 	for (unsigned p = 0; p < w.n; p++)
 		all[p] = PID(p);
 	transaction_begins();
-	assert_int_equal(lien_transaction_restore(&w.transaction, all, w.n, NULL, 0, 1000, ops), 0);
+	assert_int_equal(restore_new(&w.transaction, all, w.n, NULL, 0, 1000, ops), 0);
 	lien_transaction_start(w.transaction);
 	play();
 	transaction_ends();
@@ -542,7 +543,7 @@ static void test_no_plan_at_rest(void **state)
 	plan = plan_of(1);
 	transaction_begins();
 	assert_int_equal(
-		lien_transaction_offload(&w.transaction, &plan, BASE, timeout_ms, &ops), 0);
+		lien_transaction_offload(&w.transaction, &plan, BASE, 0, timeout_ms, &ops), 0);
 	lien_plan_clear(&plan);
 	lien_transaction_start(w.transaction);
 	play();

@@ -28,11 +28,13 @@ static bool needed(unsigned m, unsigned part)
 	return w.memory[m].group == GROUP(told.groups - part);
 }
 
-static unsigned next_part(void *context, const struct lien_transaction *transaction, unsigned part,
+static unsigned next_part(void *context, const struct lien_transaction_result *result,
 	uint64_t *groups, unsigned max, char *why, size_t size)
 {
+	const unsigned part = result->parts;
+
 	assert_ptr_equal(context, &w);
-	assert_true(transaction && max && size);
+	assert_true(result->processes && max && size);
 	assert_int_equal(part, told.asked++);
 	why[0] = 0;
 	if (told.repeats) {
@@ -122,7 +124,8 @@ static void restore_divided(const uint64_t *chosen, unsigned count)
 
 	restore_begins(NULL, 0, &ops);
 	if (count)
-		assert_int_equal(lien_transaction_choose(w.transaction, chosen, count, NULL, 0), 0);
+		assert_int_equal(
+			lien_transaction_choose(w.transaction, NULL, 0, chosen, count, NULL, 0), 0);
 	lien_transaction_divide(w.transaction);
 	lien_transaction_start(w.transaction);
 	play();
@@ -164,9 +167,8 @@ static void test_first(void **state)
 	(void)state;
 	away(1);
 	transaction_begins();
-	assert_int_equal(lien_transaction_restore(
-				 &w.transaction, (uint32_t[]){PID(0)}, 1, NULL, 0, 1000, &ops),
-		0);
+	assert_int_equal(
+		restore_new(&w.transaction, (uint32_t[]){PID(0)}, 1, NULL, 0, 1000, &ops), 0);
 	lien_transaction_divide(w.transaction);
 	lien_transaction_start(w.transaction);
 	while (!told.back) {
@@ -223,8 +225,8 @@ static void test_no_gate(void **state)
 	away(2);
 	ops.gate = NULL;
 	transaction_begins();
-	assert_int_equal(lien_transaction_restore(&w.transaction, (uint32_t[]){PID(0), PID(1)}, 2,
-				 NULL, 0, 1000, &ops),
+	assert_int_equal(
+		restore_new(&w.transaction, (uint32_t[]){PID(0), PID(1)}, 2, NULL, 0, 1000, &ops),
 		0);
 	lien_transaction_divide(w.transaction);
 	lien_transaction_start(w.transaction);

@@ -325,7 +325,7 @@ static void offload_some(void)
 		lien_plan_clear(&plan);
 		return;
 	}
-	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 60000, &with), 0);
+	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 0, 60000, &with), 0);
 	lien_plan_clear(&plan);
 	TELL("offload\n");
 	lien_transaction_start(w.transaction);
@@ -345,8 +345,7 @@ static void restore_some(unsigned events, const uint32_t *pids, unsigned count)
 	for (unsigned p = 0; p < w.n; p++)
 		if (heard[p] && !w.fake[p].dead)
 			all[n++] = PID(p);
-	assert_int_equal(
-		lien_transaction_restore(&w.transaction, all, n, pids, count, 60000, &with), 0);
+	assert_int_equal(restore_new(&w.transaction, all, n, pids, count, 60000, &with), 0);
 	TELL("restore\n");
 	lien_transaction_start(w.transaction);
 	play_for(events);

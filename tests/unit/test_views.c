@@ -986,7 +986,7 @@ static void test_result(void **state)
 	buffer(1, 10, VA, PIECE);
 	alloc(1, VA + PIECE, 77);
 	assert_int_equal(lien_plan_offload(graph, &all, &plan, error, sizeof(error)), 0);
-	assert_int_equal(lien_transaction_offload(&transaction, &plan, 0, 1, &ops), 0);
+	assert_int_equal(lien_transaction_offload(&transaction, &plan, 0, 0, 1, &ops), 0);
 	lien_transaction_start(transaction);
 	while (!done) {
 		struct lien_wire_header reply = {.length = sizeof(reply),
@@ -1027,8 +1027,8 @@ static void test_result(void **state)
 	lien_plan_clear(&plan);
 	/* A restore with nobody to restore. */
 	done = false;
-	assert_int_equal(lien_transaction_restore(
-				 &transaction, (uint32_t[]){1}, 0, (uint32_t[]){1}, 1, 1, &ops),
+	assert_int_equal(lien_transaction_new(&transaction, LIEN_TRANSACTION_RESTORE,
+				 (uint32_t[]){1}, 0, 1, &ops),
 		0);
 	lien_transaction_start(transaction);
 	assert_true(done);
