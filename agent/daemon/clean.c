@@ -24,7 +24,7 @@ static bool uses_cuda(const struct lien_process *process)
 
 static bool holds_parked(const struct lien_process *process)
 {
-	return lien_plan_holds_parked(process) && lien_proc_runs(process->pid, process->start);
+	return process->parked && lien_proc_runs(process->pid, process->start);
 }
 
 static unsigned list(struct lien_graph *graph, bool (*is_one)(const struct lien_process *),

@@ -240,7 +240,7 @@ static bool memory_is_away(const struct lien_agent *agent)
 	struct lien_process *process;
 
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (process->held_items || lien_plan_holds_parked(process))
+		if (process->held_items || process->parked)
 			return true;
 	return lien_probes_gates(agent->probes);
 }

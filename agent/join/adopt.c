@@ -161,7 +161,7 @@ int lien_adopt_start(struct lien_agent *agent, const struct lien_viewer *viewer,
 		err = lien_proc_check_goes_on(process->pid, error, error_size);
 		if (err)
 			break;
-		if (!process->held_items && !lien_plan_holds_parked(process))
+		if (!process->held_items && !process->parked)
 			continue;
 		snprintf(error, error_size,
 			"process %u has memory away, and has to take part: `lien restore` first",

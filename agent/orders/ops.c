@@ -143,7 +143,7 @@ static void note_chosen(
 {
 	const uint64_t bytes = process->held_bytes;
 
-	if (lien_process_whole(process) && !lien_plan_holds_parked(process))
+	if (lien_process_whole(process) && !process->parked)
 		process->held_bytes = process->held_items = 0;
 	else
 		process->held_bytes -= bytes < restored->bytes ? bytes : restored->bytes;

@@ -6,40 +6,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <lien/cuda_abi.h>
-#include "agent/graph/array.h"
 #include "agent/graph/bytes.h"
-#include "agent/graph/known.h"
 #include "agent/graph/pids.h"
 #include "agent/plan/plan_internal.h"
 
 #define BOUND_STEPS 1000000 /* some 10 ms, on bindings to multicast objects */
 
-/* A process that imported memory of an owner that is not known; one of each user. */
-struct stranger {
-	const struct lien_process *process;
-	uint32_t round; /* the last one in which that memory was compared */
-};
+uint64_t lien_plan_address(const struct lien_allocation *allocation)
+{
+	uint64_t own = UINT64_MAX, any = UINT64_MAX;
+	const struct lien_holding *holding;
+	const struct lien_mapping *mapping;
 
-struct planner {
-	struct lien_graph *graph;
-	const struct lien_selection *selection;
-	struct lien_choice choice;
-	struct lien_plan *plan;
-	struct lien_places processes, left; /* of the plan's arrays */
-	struct lien_unknown_rows unknown_rows;
-	struct lien_freeing freeing;
-	unsigned processes_room, left_room;
-	char *error;
-	size_t error_size;
-	struct stranger *strangers;
-	unsigned strangers_count;
-	/* Processes that may have imported in a call that was not seen, sorted by address. */
-	const struct lien_process **unseen;
-	bool *unseen_holds; /* parallel to them: holds the current allocation */
-	unsigned unseen_count;
-	unsigned bound_steps;
-};
+	/* The lowest pid: the order of lists does not last. */
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		LIST_FOREACH (mapping, &holding->mappings, of_holding) {
+			if (holding->process == allocation->owner && mapping->va < own)
+				own = mapping->va;
+			if (mapping->va < any)
+				any = mapping->va;
+		}
+	if (own != UINT64_MAX)
+		return own;
+	return any != UINT64_MAX ? any : 0;
+}
 
 __attribute__((format(printf, 4, 5))) static int refuse(
 	struct planner *planner, int code, struct lien_blame blame, const char *format, ...)
@@ -63,148 +53,16 @@ static enum lien_cause cause_of(const struct lien_process *process)
 		       : LIEN_CAUSE_UNABLE;
 }
 
-/* A process may have imported memory in calls that were not seen; */
-#define UNSEEN (LIEN_INCOMPLETE_LOST | LIEN_INCOMPLETE_UNPROBED | LIEN_INCOMPLETE_REWRITTEN)
-/* one that has only this, before the agent was there. */
-#define UNREAD LIEN_INCOMPLETE_LATE
-
-static int process_cmp(const void *a, const void *b)
+static bool is_left(const void *row, const void *key)
 {
-	uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
-
-	return (x > y) - (x < y);
-}
-
-static int look_for_unseen(struct planner *planner)
-{
-	uint64_t room = lien_graph_stats(planner->graph)->processes + 1;
-	struct lien_process *process;
-
-	planner->unseen = calloc(room, sizeof(*planner->unseen));
-	planner->unseen_holds = calloc(room, sizeof(*planner->unseen_holds));
-	if (!planner->unseen || !planner->unseen_holds)
-		return -ENOMEM;
-	for (process = lien_graph_first(planner->graph); process;
-		process = lien_graph_next(process))
-		if (process->cuda && process->incomplete & (UNSEEN | UNREAD))
-			planner->unseen[planner->unseen_count++] = process;
-	qsort(planner->unseen, planner->unseen_count, sizeof(*planner->unseen), process_cmp);
-	return 0;
-}
-
-/* Marks the process if it may have called unseen, and returns its index; -1: it may not. */
-static int mark_unseen(struct planner *planner, const struct lien_process *process, bool holds)
-{
-	const struct lien_process **found = bsearch(&process, planner->unseen,
-		planner->unseen_count, sizeof(*planner->unseen), process_cmp);
-
-	if (!found)
-		return -1;
-	planner->unseen_holds[found - planner->unseen] = holds;
-	return found - planner->unseen;
-}
-
-static void mark_holders(
-	struct planner *planner, const struct lien_allocation *allocation, bool holds)
-{
-	const struct lien_holding *holding;
-
-	mark_unseen(planner, allocation->owner, holds);
-	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
-		if (holding->mapped)
-			mark_unseen(planner, holding->process, holds);
-}
-
-/* Other users' processes could keep everybody's memory where it is, by changing their own code or
- * by making more calls than are followed; but not by being older than the agent. */
-static bool may_get(const struct lien_process *process, const struct lien_process *owner)
-{
-	return !process->uid || process->uid == owner->uid ||
-	       (process->incomplete & (UNSEEN | UNREAD)) == UNREAD;
-}
-
-/* May it have been exported before the agent was there? */
-static bool is_older(const struct lien_allocation *allocation)
-{
-	return allocation->found && allocation->prop.handle_types;
-}
-
-/* Returns a process that may have imported it in a call that was not seen; NULL: there is none. */
-static const struct lien_process *may_import(
-	struct planner *planner, const struct lien_allocation *allocation)
-{
-	const uint32_t reasons = is_older(allocation) ? UNSEEN | UNREAD : UNSEEN;
-	unsigned i;
-
-	if (!allocation->exports && !is_older(allocation))
-		return NULL;
-	mark_holders(planner, allocation, true);
-	for (i = 0; i < planner->unseen_count; i++)
-		if (!planner->unseen_holds[i] && planner->unseen[i]->incomplete & reasons &&
-			may_get(planner->unseen[i], allocation->owner))
-			break;
-	mark_holders(planner, allocation, false);
-	return i < planner->unseen_count ? planner->unseen[i] : NULL;
-}
-
-struct left_key {
-	uint32_t pid, holder;
-	bool other_user;
-	const char *reason;
-};
-
-static bool is_left(const void *rows, unsigned row, const void *key)
-{
-	const struct lien_left *left = (const struct lien_left *)rows + row;
-	const struct left_key *wanted = key;
+	const struct lien_left *left = row, *wanted = key;
 
 	return left->pid == wanted->pid && left->holder == wanted->holder &&
 	       left->other_user == wanted->other_user && !strcmp(left->reason, wanted->reason);
 }
 
-static uint64_t mix_text(const char *text)
-{
-	uint64_t hash = 0;
-
-	while (*text)
-		hash = lien_places_mix(hash, *text++);
-	return hash;
-}
-
-/* NULL: out of memory. */
-static struct lien_left *left_of(
-	struct planner *planner, const struct lien_allocation *allocation, struct left_key key)
-{
-	struct lien_plan *plan = planner->plan;
-	unsigned room = planner->left_room ? 2 * planner->left_room : 16;
-	struct lien_left *grown;
-	int row;
-
-	if (plan->left_count == planner->left_room) {
-		grown = realloc(plan->left, room * sizeof(*grown));
-		if (!grown)
-			return NULL;
-		plan->left = grown;
-		planner->left_room = room;
-	}
-	row = lien_places_find(&planner->left,
-		lien_places_mix(lien_places_mix(mix_text(key.reason), key.pid), key.holder),
-		is_left, plan->left, &key);
-	if (row < 0)
-		return NULL;
-	if ((unsigned)row == plan->left_count) {
-		plan->left[row] = (struct lien_left){.pid = key.pid,
-			.holder = key.holder,
-			.other_user = key.other_user,
-			.reason = key.reason,
-			.address = lien_plan_address(allocation)};
-		plan->left_count++;
-	}
-	return &plan->left[row];
-}
-
 static int refuse_to_leave(
-	struct planner *planner, const struct lien_allocation *allocation, struct left_key key)
+	struct planner *planner, const struct lien_allocation *allocation, struct lien_left key)
 {
 	char by[40] = "";
 
@@ -220,8 +78,9 @@ static int refuse_to_leave(
 static int leave(struct planner *planner, const struct lien_allocation *allocation,
 	const char *reason, uint32_t holder)
 {
-	struct left_key key = {.pid = allocation->owner_pid, .reason = reason};
-	struct lien_left *left;
+	struct lien_left key = {.pid = allocation->owner_pid, .reason = reason}, *left;
+	struct lien_plan *plan = planner->plan;
+	uint64_t hash;
 
 	if (holder && holder != allocation->owner_pid) {
 		key.other_user = !lien_viewer_sees(
@@ -230,18 +89,20 @@ static int leave(struct planner *planner, const struct lien_allocation *allocati
 	}
 	if (planner->selection->strict)
 		return refuse_to_leave(planner, allocation, key);
-	left = left_of(planner, allocation, key);
+	hash = lien_rows_mix(lien_rows_mix(0, key.pid), key.holder);
+	for (; *reason; reason++)
+		hash = lien_rows_mix(hash, *reason);
+	left = lien_rows_find(
+		&planner->left, hash, is_left, &key, &plan->left, &plan->left_count, sizeof(*left));
 	if (!left)
 		return -ENOMEM;
+	if (!left->reason) {
+		*left = key;
+		left->address = lien_plan_address(allocation);
+	}
 	left->allocations++;
 	left->bytes += allocation->bytes;
 	return 0;
-}
-
-static const char *unreachable(const struct planner *planner, const struct lien_process *process)
-{
-	return planner->selection->ahead ? lien_plan_unreachable_then(process)
-					 : lien_plan_unreachable(process);
 }
 
 /* Every other holder of the allocation has to take part. */
@@ -263,7 +124,7 @@ static int check_holder(struct planner *planner, const struct lien_holding *hold
 			"only root can move what is shared with it",
 			lien_bytes(allocation->bytes).text, allocation->owner_pid,
 			lien_plan_address(allocation));
-	reason = holder == allocation->owner ? NULL : unreachable(planner, holder);
+	reason = holder == allocation->owner ? NULL : lien_movable_unreachable(planner, holder);
 	if (reason || !in)
 		snprintf(what, sizeof(what),
 			"%s of process %u at 0x%" PRIx64 " is mapped by process %u at 0x%" PRIx64,
@@ -294,35 +155,21 @@ static int check_holder(struct planner *planner, const struct lien_holding *hold
 	return 0;
 }
 
-static bool is_process(const void *rows, unsigned row, const void *key)
+static bool is_process(const void *row, const void *key)
 {
-	const struct lien_plan_process *process = (const struct lien_plan_process *)rows + row;
-
-	return process->pid == *(const uint32_t *)key;
+	return ((const struct lien_plan_process *)row)->pid == *(const uint32_t *)key;
 }
 
 /* NULL: out of memory. */
 static struct lien_plan_process *plan_process(struct planner *planner, uint32_t pid)
 {
-	unsigned room = planner->processes_room ? 2 * planner->processes_room : 16;
 	struct lien_plan *plan = planner->plan;
-	struct lien_plan_process *grown;
-	int row;
+	struct lien_plan_process *part = lien_rows_find(&planner->processes, lien_rows_mix(0, pid),
+		is_process, &pid, &plan->processes, &plan->processes_count, sizeof(*part));
 
-	if (plan->processes_count == planner->processes_room) {
-		grown = realloc(plan->processes, room * sizeof(*grown));
-		if (!grown)
-			return NULL;
-		plan->processes = grown;
-		planner->processes_room = room;
-	}
-	row = lien_places_find(
-		&planner->processes, lien_places_mix(0, pid), is_process, plan->processes, &pid);
-	if (row < 0)
-		return NULL;
-	if ((unsigned)row == plan->processes_count)
-		plan->processes[plan->processes_count++] = (struct lien_plan_process){.pid = pid};
-	return &plan->processes[row];
+	if (part)
+		part->pid = pid;
+	return part;
 }
 
 /* mapping NULL: one that the control library is to make. */
@@ -358,25 +205,19 @@ static void describe(struct lien_wire_item *item, const struct lien_allocation *
 	item->owner_start = allocation->owner_start;
 }
 
-static bool shared(const struct lien_allocation *allocation)
-{
-	const struct lien_holding *holding;
-
-	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
-		if (holding->process != allocation->owner)
-			return true;
-	return false;
-}
-
 /* Flags that all items of a holding share. */
 static uint32_t flags_of(const struct lien_holding *holding, bool discarded)
 {
 	const struct lien_allocation *allocation = holding->allocation;
+	uint32_t flags = LIEN_WIRE_OWNED | (discarded ? LIEN_WIRE_WORTHLESS : 0);
+	const struct lien_holding *other;
 
 	if (holding->process != allocation->owner)
 		return LIEN_WIRE_IMPORTED;
-	return LIEN_WIRE_OWNED | (shared(allocation) ? LIEN_WIRE_SHARED : 0) |
-	       (discarded ? LIEN_WIRE_WORTHLESS : 0);
+	LIST_FOREACH (other, &allocation->holdings, of_allocation)
+		if (other->process != allocation->owner)
+			flags |= LIEN_WIRE_SHARED;
+	return flags;
 }
 
 static int items_grow(struct planner *planner, struct lien_plan_process *part, unsigned more)
@@ -486,12 +327,15 @@ static int check_holders(struct planner *planner, const struct lien_allocation *
 static int add_allocation(
 	struct planner *planner, const struct lien_allocation *allocation, uint64_t team)
 {
+	const char *owner = planner->selection->owner;
 	const struct lien_holding *holding, *own;
 	int err = check_holders(planner, allocation);
 
 	if (err)
 		return err;
-	if (lien_choice_infers(&planner->choice, allocation))
+	/* Its owner is inferred, and it is selected for that. */
+	if (owner && strcmp(owner, lien_allocation_library(allocation)) != 0 &&
+		!strcmp(owner, lien_choice_library(&planner->choice, allocation)))
 		planner->plan->inferred += allocation->bytes;
 	planner->plan->handed_out |= lien_allocation_handed_out(allocation);
 	own = lien_allocation_holding(allocation, allocation->owner);
@@ -504,159 +348,9 @@ static int add_allocation(
 	return err;
 }
 
-/* Returns the process that imported this allocation of unknown owner. NULL: there is none, or it
- * has no handles (legacy IPC, pools). A handle without a mapping counts as well: it will be mapped.
- */
-static const struct lien_process *importer_of(const struct lien_allocation *allocation)
-{
-	const struct lien_holding *holding = LIST_FIRST(&allocation->holdings);
-	const struct lien_mapping *mapping = holding ? LIST_FIRST(&holding->mappings) : NULL;
-
-	if (allocation->origin != LIEN_ORIGIN_IMPORT || !holding)
-		return NULL;
-	return mapping && mapping->opened ? NULL : holding->process;
-}
-
-static struct stranger *stranger_of(struct planner *planner, uint32_t uid)
-{
-	unsigned i;
-
-	for (i = 0; i < planner->strangers_count; i++)
-		if (planner->strangers[i].process->uid == uid)
-			return &planner->strangers[i];
-	return NULL;
-}
-
-/* Finds out who imported memory of owners that are not known. */
-static int look_for_strangers(struct planner *planner)
-{
-	struct lien_allocation *allocation;
-	const struct lien_process *importer;
-	struct stranger *stranger;
-	unsigned room = 0;
-	int err;
-
-	for (allocation = lien_graph_first_allocation(planner->graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
-		importer = importer_of(allocation);
-		stranger = importer ? stranger_of(planner, importer->uid) : NULL;
-		if (!importer || (stranger && stranger->round <= allocation->round))
-			continue;
-		if (!stranger) {
-			err = lien_array_grow(&planner->strangers, planner->strangers_count, &room,
-				sizeof(*stranger));
-			if (err)
-				return err;
-			stranger = &planner->strangers[planner->strangers_count++];
-		}
-		*stranger = (struct stranger){importer, allocation->round};
-	}
-	return 0;
-}
-
-/* Returns one that may have imported this before the agent was there; NULL: there is none. */
-static const struct lien_process *may_have(
-	struct planner *planner, const struct lien_allocation *allocation)
-{
-	const struct stranger *stranger;
-	unsigned i;
-
-	for (i = 0; is_older(allocation) && i < planner->strangers_count; i++) {
-		stranger = &planner->strangers[i];
-		if (may_get(stranger->process, allocation->owner) &&
-			(!allocation->round || stranger->round < allocation->round))
-			return stranger->process;
-	}
-	return NULL;
-}
-
-/* Returns NULL, or why it stays where it is, whatever other memory does. */
-static const char *own_reason(
-	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
-{
-	const char *reason = lien_plan_reason(allocation, planner->selection->multicast, holder);
-	const struct lien_process *process;
-
-	if (!reason)
-		reason = lien_choice_open(&planner->choice, allocation, holder);
-	if (reason)
-		return reason;
-	process = may_have(planner, allocation);
-	if (process) {
-		*holder = process->pid;
-		return "it can be exported, and a process has imported memory of an owner that is "
-		       "not known: `lien attach` finds out";
-	}
-	process = may_import(planner, allocation);
-	if (!process)
-		return NULL;
-	*holder = process->pid;
-	if (!(process->incomplete & UNSEEN))
-		return "it can be exported, and a process may have imported it before that was "
-		       "watched: `lien attach` reads what that one has";
-	return process->incomplete & LIEN_INCOMPLETE_LOST
-		       ? "exported, and a process of which events were lost may have imported it: "
-			 "`lien check --deep --repair` reads that one again"
-		       : "exported, and a process whose calls are not seen may have imported it: "
-			 "`lien doctor` says why";
-}
-
-static bool stays(void *context, const struct lien_allocation *other)
-{
-	struct planner *planner = context;
-	uint32_t holder;
-
-	return !lien_choice_has(&planner->choice, other, false) ||
-	       own_reason(planner, other, &holder) || unreachable(planner, other->owner);
-}
-
-/* An object is exported and imported like memory. */
-static const char *object_unsure(
-	void *context, const struct lien_allocation *object, uint32_t *holder)
-{
-	struct planner *planner = context;
-	const struct lien_process *process;
-
-	if (lien_plan_exports_unknown(object) || lien_choice_open(&planner->choice, object, holder))
-		return "bound to a multicast object that is exported, and may be imported yet";
-	process = object->owner ? may_import(planner, object) : NULL;
-	if (!process && object->owner)
-		return NULL;
-	*holder = process ? process->pid : 0;
-	return "bound to a multicast object that unknown processes may hold";
-}
-
-/* Returns NULL, or why it stays where it is. */
-static const char *reason_to_leave(struct planner *planner,
-	const struct lien_allocation *allocation, uint64_t *team, uint32_t *holder)
-{
-	const struct lien_bound bound = {stays, object_unsure, planner, &planner->bound_steps};
-	const char *reason = own_reason(planner, allocation, holder);
-
-	return reason ? reason : lien_plan_bound(allocation, &bound, team, holder);
-}
-
-/* Counts memory that is not selected, and might be if lien knew who asked for it. A selection of
- * owner "unknown" leaves none. */
-static int leave_unknown(struct planner *planner, const struct lien_allocation *allocation)
-{
-	const char *reason;
-	uint64_t team;
-	uint32_t holder;
-
-	if ((!planner->selection->owner && !planner->selection->tags_count) || !allocation->found ||
-		!allocation->owner || !lien_choice_unknown(&planner->choice, allocation) ||
-		!lien_choice_has(&planner->choice, allocation, true))
-		return 0;
-	reason = reason_to_leave(planner, allocation, &team, &holder);
-	if (!reason)
-		reason = unreachable(planner, allocation->owner);
-	return lien_unknown_add(planner->plan, &planner->unknown_rows, allocation, !reason);
-}
-
 static int check_owner(struct planner *planner, const struct lien_allocation *allocation)
 {
-	const char *reason = unreachable(planner, allocation->owner);
+	const char *reason = lien_movable_unreachable(planner, allocation->owner);
 
 	if (!reason)
 		return 0;
@@ -670,8 +364,7 @@ static int check_owner(struct planner *planner, const struct lien_allocation *al
 static int may_free(
 	struct planner *planner, const struct lien_allocation *allocation, uint64_t team)
 {
-	struct lien_freeing *freeing = &planner->freeing;
-	int gpu = lien_freeing_gpu(freeing, planner->plan, planner->selection, allocation), err;
+	int gpu = lien_freeing_gpu(planner, allocation), err;
 
 	if (gpu < 0)
 		return gpu;
@@ -679,13 +372,13 @@ static int may_free(
 	if (!err)
 		err = check_holders(planner, allocation);
 	if (!err)
-		return lien_freeing_add(freeing, gpu, allocation, team, false);
-	if (!freeing->held_bytes)
-		snprintf(freeing->held, sizeof(freeing->held), "%s", planner->error);
-	freeing->held_bytes += allocation->bytes;
+		return lien_freeing_add(planner, gpu, allocation, team, false);
+	if (!planner->held_bytes)
+		snprintf(planner->held, sizeof(planner->held), "%s", planner->error);
+	planner->held_bytes += allocation->bytes;
 	planner->plan->blame = (struct lien_blame){0};
 	planner->error[0] = '\0';
-	return team ? lien_freeing_add(freeing, gpu, allocation, team, true) : 0;
+	return team ? lien_freeing_add(planner, gpu, allocation, team, true) : 0;
 }
 
 static int consider(struct planner *planner, const struct lien_allocation *allocation)
@@ -695,13 +388,13 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 	uint32_t holder;
 
 	if (!lien_choice_has(&planner->choice, allocation, false))
-		return leave_unknown(planner, allocation);
-	reason = reason_to_leave(planner, allocation, &team, &holder);
+		return 0;
+	reason = lien_movable_not(planner, allocation, &team, &holder);
 	if (reason)
 		return leave(planner, allocation, reason, holder);
 	if (planner->selection->free)
 		return may_free(planner, allocation, team);
-	reason = unreachable(planner, allocation->owner);
+	reason = lien_movable_unreachable(planner, allocation->owner);
 	if (reason && planner->selection->pids_count)
 		return check_owner(planner, allocation);
 	if (reason)
@@ -709,119 +402,17 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 	return add_allocation(planner, allocation, team);
 }
 
-/* Adds what is chosen, in the order in which it was made. */
 static int add_freed(struct planner *planner)
 {
-	struct lien_freeing *freeing = &planner->freeing;
+	const struct lien_free_item *item = planner->items;
+	int err = lien_freeing_choose(planner);
 	unsigned i;
-	int err = lien_freeing_choose(
-		freeing, planner->plan, &planner->choice, planner->error, planner->error_size);
 
-	for (i = 0; i < freeing->count && !err; i++)
-		if (freeing->list[i].chosen)
-			err = add_allocation(
-				planner, freeing->list[i].allocation, freeing->list[i].team);
+	for (i = 0; i < planner->items_count && !err; i++)
+		if (item[i].chosen)
+			err = add_allocation(planner, item[i].of,
+				LIST_EMPTY(&item[i].of->bindings) ? 0 : item[i].whole);
 	return err;
-}
-
-/* These are no misspelling, whatever there is. */
-static bool always_is(const char *owner)
-{
-	return !strcmp(owner, "nccl") || !strcmp(owner, "unknown");
-}
-
-static int check_owners(struct planner *planner)
-{
-	const struct lien_selection *selection = planner->selection;
-	const char **owners = calloc(selection->discard_count + 1, sizeof(*owners)), *missing;
-	unsigned i, count = 0;
-
-	if (!owners)
-		return -ENOMEM;
-	if (selection->owner && !always_is(selection->owner))
-		owners[count++] = selection->owner;
-	for (i = 0; i < selection->discard_count; i++)
-		if (selection->discard[i].owner && !always_is(selection->discard[i].owner))
-			owners[count++] = selection->discard[i].owner;
-	missing = lien_known_missing(planner->graph, &selection->viewer, owners, count);
-	free(owners);
-	if (!missing)
-		return 0;
-	planner->plan->blame.cause = LIEN_CAUSE_INVALID;
-	lien_known_owners(
-		planner->graph, &selection->viewer, missing, planner->error, planner->error_size);
-	return -ESRCH;
-}
-
-/* A part of a job may have no memory of a tag at the moment. That there is none of any of them is a
- * misspelling. */
-static int check_tags(struct planner *planner)
-{
-	const struct lien_selection *selection = planner->selection;
-	unsigned count = selection->tags_count, i;
-	const char **tags = calloc(count + selection->discard_count + 1, sizeof(*tags));
-	int err = 0;
-
-	if (!tags)
-		return -ENOMEM;
-	if (count)
-		memcpy(tags, selection->tags, count * sizeof(*tags));
-	for (i = 0; i < selection->discard_count; i++)
-		if (selection->discard[i].tag)
-			tags[count++] = selection->discard[i].tag;
-	if (count && !lien_known_any_tag(planner->graph, &selection->viewer, tags, count)) {
-		planner->plan->blame.cause = LIEN_CAUSE_INVALID;
-		lien_known_tags(planner->graph, &selection->viewer, tags[0], planner->error,
-			planner->error_size);
-		err = -ESRCH;
-	}
-	free(tags);
-	return err;
-}
-
-static int check_process(struct planner *planner, uint32_t pid)
-{
-	const struct lien_viewer *viewer = &planner->selection->viewer;
-	struct lien_process *process = lien_graph_process(planner->graph, pid);
-
-	if (process && lien_viewer_sees(viewer, process))
-		return 0;
-	planner->plan->blame = (struct lien_blame){LIEN_CAUSE_INVALID, pid, 0};
-	lien_known_processes(
-		planner->graph, viewer, NULL, pid, planner->error, planner->error_size);
-	return -ESRCH;
-}
-
-/* Whatever is named has to exist: nothing is ignored silently. */
-static int check_names(struct planner *planner)
-{
-	const struct lien_selection *selection = planner->selection;
-	unsigned i;
-	int err = 0;
-
-	for (i = 0; i < selection->pids_count && !err; i++)
-		err = check_process(planner, selection->pids[i]);
-	if (!err)
-		err = check_tags(planner);
-	return err ? err : check_owners(planner);
-}
-
-static bool would_stay(void *context, const struct lien_allocation *allocation)
-{
-	uint64_t team;
-	uint32_t holder;
-
-	return reason_to_leave(context, allocation, &team, &holder) ||
-	       unreachable(context, allocation->owner);
-}
-
-/* The same without what objects join: looking for that has a limit, which is for what is selected.
- */
-static bool would_stay_alone(void *context, const struct lien_allocation *allocation)
-{
-	uint32_t holder;
-
-	return own_reason(context, allocation, &holder) || unreachable(context, allocation->owner);
 }
 
 static int by_pid(const void *a, const void *b)
@@ -842,73 +433,59 @@ const struct lien_plan_process *lien_plan_part(const struct lien_plan *plan, uin
 
 static int make(struct planner *planner)
 {
+	struct lien_plan *plan = planner->plan;
 	struct lien_allocation *allocation;
 	int err = lien_choice_make(&planner->choice, planner->graph, planner->selection);
 
 	if (err)
 		return err;
-	err = look_for_unseen(planner);
-	if (!err)
-		err = look_for_strangers(planner);
+	err = lien_movable_begin(planner);
 	for (allocation = lien_graph_first_allocation(planner->graph); allocation && !err;
 		allocation = lien_graph_next_allocation(allocation))
 		err = consider(planner, allocation);
 	if (!err && planner->selection->free)
 		err = add_freed(planner);
+	if (plan->processes_count)
+		qsort(plan->processes, plan->processes_count, sizeof(plan->processes[0]), by_pid);
 	if (!err)
-		err = lien_unknown_add_unread(
-			planner->plan, &planner->unknown_rows, planner->graph, &planner->choice);
-	if (!err && planner->plan->processes_count) {
-		qsort(planner->plan->processes, planner->plan->processes_count,
-			sizeof(planner->plan->processes[0]), by_pid);
-		err = lien_idle_add_rest(
-			planner->plan, planner->graph, &planner->choice, would_stay_alone, planner);
-	} else if (!err) {
-		err = lien_idle_add(
-			planner->plan, planner->graph, &planner->choice, would_stay, planner);
-	}
-	lien_unknown_end(planner->plan, &planner->unknown_rows);
+		err = lien_idle_add(planner);
+	lien_movable_end(planner);
 	lien_choice_clear(&planner->choice);
-	lien_places_free(&planner->processes);
-	lien_places_free(&planner->left);
-	lien_freeing_end(&planner->freeing);
-	free(planner->strangers);
-	free(planner->unseen);
-	free(planner->unseen_holds);
+	free(planner->processes.place);
+	free(planner->left.place);
+	free(planner->freed.place);
+	free(planner->items);
 	return err;
 }
 
 int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size)
 {
-	struct planner planner = {.graph = graph,
+	const struct planner begun = {.graph = graph,
 		.selection = selection,
 		.plan = plan,
 		.error = error,
-		.error_size = error_size,
-		.bound_steps = BOUND_STEPS};
-	struct planner without_bound = planner;
+		.error_size = error_size};
+	struct planner planner = begun;
 	int err;
 
-	without_bound.bound_steps = 0;
 	memset(plan, 0, sizeof(*plan));
-	err = check_names(&planner);
-	if (err)
+	err = lien_choice_check(graph, selection, &plan->blame, error, error_size);
+	if (err == -ESRCH)
 		return err;
-	err = make(&planner);
+	planner.bound_steps = BOUND_STEPS;
+	if (!err)
+		err = make(&planner);
 	/* Memory may have been taken before its turn came that an object joins with it. */
 	if (!err && !planner.bound_steps) {
 		lien_plan_clear(plan);
-		planner = without_bound;
+		planner = begun;
 		err = make(&planner);
 	}
-	if (err) {
+	if (err)
 		lien_plan_clear(plan);
-		if (err == -ENOMEM)
-			refuse(&planner, err, (struct lien_blame){0}, "out of memory");
-		return err;
-	}
-	return 0;
+	return err == -ENOMEM ? refuse(&planner, err, (struct lien_blame){0}, "out of memory")
+			      : err;
 }
 
 /* The library is not known for memory that was found by asking the driver. */

@@ -158,8 +158,6 @@ const struct lien_plan_process *lien_plan_part(const struct lien_plan *plan, uin
 int lien_plan_restore(
 	struct lien_graph *graph, const struct lien_selection *selection, uint32_t *all);
 
-/* Does the process have anything offloaded, as far as the graph knows? */
-bool lien_plan_holds_parked(const struct lien_process *process);
 /* Returns the number that stands for a tag on the wire; never 0. */
 uint64_t lien_plan_tag_hash(const char *tag);
 /* Returns NULL if the kind of allocation allows moving it; else why not. */

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Selects the memory of an offload. Both sides may be long: a client names up to thousands of
- * processes and addresses, and a job makes any number of allocations. */
+/* Selects the memory of an offload, and the processes of a restore. Both sides may be long: a
+ * client names up to thousands of processes, and a job makes any number of allocations. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/known.h"
 #include "agent/graph/named.h"
 #include "agent/graph/pids.h"
 #include "agent/plan/plan_internal.h"
@@ -127,8 +128,7 @@ bool lien_choice_discards(
 	       has_tag(choice->discarded_tags, choice->discarded_tags_count, allocation);
 }
 
-/* The library whose memory it is, as far as the selection cares. */
-static const char *library_of(
+const char *lien_choice_library(
 	const struct lien_choice *choice, const struct lien_allocation *allocation)
 {
 	bool inferred;
@@ -160,8 +160,8 @@ static bool is_of_group(const struct lien_choice *choice, const struct lien_allo
 			       lien_comm_group(comm));
 }
 
-bool lien_choice_narrows_to(
-	const struct lien_choice *choice, const struct lien_allocation *allocation)
+/* Is it for a selected group, and does it have a selected tag? Without groups, or tags, any is. */
+static bool narrows_to(const struct lien_choice *choice, const struct lien_allocation *allocation)
 {
 	const struct lien_selection *selection = choice->selection;
 
@@ -192,24 +192,11 @@ bool lien_choice_has(
 		return false;
 	if (selection->by_gpu && !is_on_gpu(choice, allocation))
 		return false;
-	other = (owner && strcmp(owner, library_of(choice, allocation))) ||
-		(!any_owner && !lien_choice_narrows_to(choice, allocation));
+	other = (owner && strcmp(owner, lien_choice_library(choice, allocation))) ||
+		(!any_owner && !narrows_to(choice, allocation));
 	if (other && !lien_choice_discards(choice, allocation))
 		return false;
 	return lien_choice_has_pid(choice, allocation->owner_pid);
-}
-
-bool lien_choice_unknown(const struct lien_choice *choice, const struct lien_allocation *allocation)
-{
-	return !strcmp(library_of(choice, allocation), "unknown");
-}
-
-bool lien_choice_infers(const struct lien_choice *choice, const struct lien_allocation *allocation)
-{
-	const char *owner = choice->selection->owner;
-
-	return owner && strcmp(owner, lien_allocation_library(allocation)) &&
-	       !strcmp(owner, library_of(choice, allocation));
 }
 
 static const char *open_in(uint32_t pid)
@@ -250,4 +237,188 @@ const char *lien_plan_open(struct lien_graph *graph, const struct lien_allocatio
 			return open_in(open[i].pid);
 	}
 	return NULL;
+}
+
+/* --- names that have to exist ----------------------------------------------------------------- */
+
+/* These are no misspelling, whatever there is. */
+static bool always_is(const char *owner)
+{
+	return !strcmp(owner, "nccl") || !strcmp(owner, "unknown");
+}
+
+static int check_owners(struct lien_graph *graph, const struct lien_selection *selection,
+	struct lien_blame *blame, char *error, size_t size)
+{
+	const char **owners = calloc(selection->discard_count + 1, sizeof(*owners)), *missing;
+	unsigned i, count = 0;
+
+	if (!owners)
+		return -ENOMEM;
+	if (selection->owner && !always_is(selection->owner))
+		owners[count++] = selection->owner;
+	for (i = 0; i < selection->discard_count; i++)
+		if (selection->discard[i].owner && !always_is(selection->discard[i].owner))
+			owners[count++] = selection->discard[i].owner;
+	missing = lien_known_missing(graph, &selection->viewer, owners, count);
+	free(owners);
+	if (!missing)
+		return 0;
+	blame->cause = LIEN_CAUSE_INVALID;
+	lien_known_owners(graph, &selection->viewer, missing, error, size);
+	return -ESRCH;
+}
+
+/* A part of a job may have no memory of a tag at the moment. That there is none of any of them is a
+ * misspelling. */
+static int check_tags(struct lien_graph *graph, const struct lien_selection *selection,
+	struct lien_blame *blame, char *error, size_t size)
+{
+	unsigned count = selection->tags_count, i;
+	const char **tags = calloc(count + selection->discard_count + 1, sizeof(*tags));
+	int err = 0;
+
+	if (!tags)
+		return -ENOMEM;
+	if (count)
+		memcpy(tags, selection->tags, count * sizeof(*tags));
+	for (i = 0; i < selection->discard_count; i++)
+		if (selection->discard[i].tag)
+			tags[count++] = selection->discard[i].tag;
+	if (count && !lien_known_any_tag(graph, &selection->viewer, tags, count)) {
+		blame->cause = LIEN_CAUSE_INVALID;
+		lien_known_tags(graph, &selection->viewer, tags[0], error, size);
+		err = -ESRCH;
+	}
+	free(tags);
+	return err;
+}
+
+int lien_choice_check(struct lien_graph *graph, const struct lien_selection *selection,
+	struct lien_blame *blame, char *error, size_t size)
+{
+	const struct lien_process *process;
+	unsigned i;
+	int err;
+
+	for (i = 0; i < selection->pids_count; i++) {
+		process = lien_graph_process(graph, selection->pids[i]);
+		if (process && lien_viewer_sees(&selection->viewer, process))
+			continue;
+		*blame = (struct lien_blame){LIEN_CAUSE_INVALID, selection->pids[i], 0};
+		lien_known_processes(
+			graph, &selection->viewer, NULL, selection->pids[i], error, size);
+		return -ESRCH;
+	}
+	err = check_tags(graph, selection, blame, error, size);
+	return err ? err : check_owners(graph, selection, blame, error, size);
+}
+
+/* --- the processes of a restore --------------------------------------------------------------- */
+
+struct restorers {
+	uint32_t *all; /* owned by the caller */
+	unsigned count;
+	uint32_t *known; /* the pids in it: a hash set */
+	unsigned room;	 /* a power of 2 */
+};
+
+/* Returns false if it was already there. */
+static bool add(struct restorers *restorers, uint32_t pid)
+{
+	unsigned at = pid * 0x9e3779b1u >> 4;
+
+	for (;; at++) {
+		uint32_t *place = &restorers->known[at & (restorers->room - 1)];
+
+		if (*place == pid)
+			return false;
+		if (*place)
+			continue;
+		*place = pid;
+		restorers->all[restorers->count++] = pid;
+		return true;
+	}
+}
+
+/* Adds the processes that hold the same offloaded memory as this one. */
+static void add_partners(struct restorers *restorers, struct lien_process *process)
+{
+	const struct lien_holding *holding, *other;
+	struct lien_mapping *mapping;
+
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
+		holding = mapping->holding;
+		/* Once per holding, not for each mapping. */
+		if (holding->live == holding->mapped || mapping != LIST_FIRST(&holding->mappings))
+			continue;
+		LIST_FOREACH (other, &holding->allocation->holdings, of_allocation)
+			if (other->mapped)
+				add(restorers, other->process->pid);
+	}
+}
+
+/* Bindings to multicast objects are not known any more: whoever had some may belong to the same. */
+static void add_joined(struct lien_graph *graph, struct restorers *restorers)
+{
+	struct lien_process *process;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if (process->joined && process->parked)
+			add(restorers, process->pid);
+}
+
+/* Does it hold something that is away, of the selected groups and tags? */
+static bool holds_chosen(const struct lien_choice *choice, struct lien_process *process)
+{
+	const struct lien_holding *holding;
+	struct lien_mapping *mapping;
+
+	if (!choice->selection->groups_count && !choice->selection->tags_count)
+		return process->parked;
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
+		holding = mapping->holding;
+		if (mapping->parked && mapping == LIST_FIRST(&holding->mappings) &&
+			narrows_to(choice, holding->allocation))
+			return true;
+	}
+	return false;
+}
+
+int lien_plan_restore(
+	struct lien_graph *graph, const struct lien_selection *selection, uint32_t *all)
+{
+	const unsigned pids_count = selection->pids_count;
+	uint64_t processes = lien_graph_stats(graph)->processes;
+	struct restorers restorers = {.all = all, .room = 64};
+	struct lien_process *process;
+	struct lien_choice choice;
+	unsigned i;
+
+	if (lien_choice_make(&choice, graph, selection))
+		return -ENOMEM;
+	while (restorers.room < 2 * processes)
+		restorers.room *= 2;
+	restorers.known = calloc(restorers.room, sizeof(*restorers.known));
+	if (!restorers.known) {
+		lien_choice_clear(&choice);
+		return -ENOMEM;
+	}
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if (process->held_items || (!pids_count && holds_chosen(&choice, process)))
+			add(&restorers, process->pid);
+	for (i = 0; i < pids_count; i++) {
+		process = lien_graph_process(graph, selection->pids[i]);
+		if (process && holds_chosen(&choice, process))
+			add(&restorers, process->pid);
+	}
+	for (i = 0; i < restorers.count; i++) {
+		process = lien_graph_process(graph, all[i]);
+		add_partners(&restorers, process);
+		if (process->joined)
+			add_joined(graph, &restorers);
+	}
+	free(restorers.known);
+	lien_choice_clear(&choice);
+	return restorers.count;
 }

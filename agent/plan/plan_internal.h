@@ -1,41 +1,85 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Shared by the plan's own files. No other file includes this. */
+/* Shared by the plan's own files. No other file includes this but a test. */
 #ifndef LIEN_PLAN_INTERNAL_H
 #define LIEN_PLAN_INTERNAL_H
 
-#include "agent/plan/places.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/graph/array.h"
 #include "agent/plan/plan.h"
 
-/* Like lien_plan_unmovable(); *holder is the process that is the reason, 0: the owner. multicast:
- * as lien_selection.multicast. For bound memory lien_plan_bound() has a say as well. */
-const char *lien_plan_reason(
-	const struct lien_allocation *allocation, bool multicast, uint32_t *holder);
-/* Returns the handle by which a process names a multicast object; 0: it has none. */
-uint64_t lien_plan_object(const struct lien_allocation *object, const struct lien_process *process);
-/* Returns NULL, or why unknown processes may have imported it. */
-const char *lien_plan_exports_unknown(const struct lien_allocation *allocation);
+/* --- rows of an array, found by a hash of their keys ------------------------------------------ */
 
-/* What lien_plan_bound() asks. */
-struct lien_bound {
-	/* Returns true if other memory stays where it is. */
-	bool (*stays)(void *context, const struct lien_allocation *other);
-	/* Returns NULL, or why unknown processes may hold an object. */
-	const char *(*unsure)(
-		void *context, const struct lien_allocation *object, uint32_t *holder);
-	void *context;
-	unsigned *steps; /* that are left for all allocations of the plan */
+struct lien_place {
+	uint64_t hash;
+	unsigned row; /* from 1; 0: empty */
 };
 
+struct lien_rows {
+	struct lien_place *place;
+	unsigned places; /* a power of 2, at least twice the count of rows */
+	unsigned room;	 /* of the array */
+};
+
+/* Adds a part of a key to a hash; start with 0. */
+static inline uint64_t lien_rows_mix(uint64_t hash, uint64_t part)
+{
+	hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
+	return hash ^ hash >> 32;
+}
+
+static inline int lien_rows_grow(struct lien_rows *rows)
+{
+	struct lien_rows grown = {
+		.places = rows->places ? 2 * rows->places : 64, .room = rows->room};
+	unsigned i, at;
+
+	grown.place = calloc(grown.places, sizeof(*grown.place));
+	if (!grown.place)
+		return -ENOMEM;
+	for (i = 0; i < rows->places; i++) {
+		if (!rows->place[i].row)
+			continue;
+		for (at = rows->place[i].hash; grown.place[at & (grown.places - 1)].row; at++)
+			;
+		grown.place[at & (grown.places - 1)] = rows->place[i];
+	}
+	free(rows->place);
+	*rows = grown;
+	return 0;
+}
+
 /*
- * Every process that holds a multicast object uses the memory that is bound to it. So the memory of
- * an object moves as a whole or not at all, and only if each of these processes has some of it:
- * others would not be held. Returns NULL, or why it stays. *team: the lowest number among the
- * allocations that move together; 0: it is not bound.
+ * Returns the row for which is_row() returns true; if there is none, a new one at the end of the
+ * array, of zeros. `array`: the address of a pointer to *count rows of `size` bytes. NULL: out of
+ * memory.
  */
-const char *lien_plan_bound(const struct lien_allocation *allocation,
-	const struct lien_bound *bound, uint64_t *team, uint32_t *holder);
-/* Returns the owner's mapping that covers all bytes, for copying. */
-const struct lien_mapping *lien_plan_whole(const struct lien_allocation *allocation);
+static inline void *lien_rows_find(struct lien_rows *rows, uint64_t hash,
+	bool (*is_row)(const void *row, const void *key), const void *key, void *array,
+	unsigned *count, size_t size)
+{
+	struct lien_place *place;
+	unsigned at = hash;
+	char *first;
+
+	if ((2 * (*count + 1) > rows->places && lien_rows_grow(rows)) ||
+		lien_array_grow(array, *count, &rows->room, size))
+		return NULL;
+	memcpy(&first, array, sizeof(first));
+	for (;; at++) {
+		place = &rows->place[at & (rows->places - 1)];
+		if (!place->row)
+			break;
+		if (place->hash == hash && is_row(first + (place->row - 1) * size, key))
+			return first + (place->row - 1) * size;
+	}
+	*place = (struct lien_place){hash, ++*count};
+	return memset(first + (*count - 1) * size, 0, size);
+}
+
+/* --- what is selected (plan_choice.c) --------------------------------------------------------- */
 
 struct lien_chosen_open {
 	const struct lien_allocation *allocation;
@@ -59,12 +103,13 @@ struct lien_choice {
 int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
 	const struct lien_selection *selection);
 void lien_choice_clear(struct lien_choice *choice);
+/* Does everything exist that the selection names? Nothing is ignored silently. 0; -ESRCH with the
+ * reason in `error` and *blame; -ENOMEM. */
+int lien_choice_check(struct lien_graph *graph, const struct lien_selection *selection,
+	struct lien_blame *blame, char *error, size_t size);
 
 /* Is the pid selected? Without pids every process is. */
 bool lien_choice_has_pid(const struct lien_choice *choice, uint32_t pid);
-/* Is it for a selected group, and does it have a selected tag? Without groups, or tags, any is. */
-bool lien_choice_narrows_to(
-	const struct lien_choice *choice, const struct lien_allocation *allocation);
 /* May the allocation be dropped without saving it? */
 bool lien_choice_discards(
 	const struct lien_choice *choice, const struct lien_allocation *allocation);
@@ -73,66 +118,99 @@ bool lien_choice_discards(
  */
 bool lien_choice_has(
 	const struct lien_choice *choice, const struct lien_allocation *allocation, bool any_owner);
-/* Is it not known who asked for it, not even probably? */
-bool lien_choice_unknown(
+/* Returns the library whose memory it is, as far as the selection cares. */
+const char *lien_choice_library(
 	const struct lien_choice *choice, const struct lien_allocation *allocation);
-/* Is its owner inferred, and is it selected for that? */
-bool lien_choice_infers(const struct lien_choice *choice, const struct lien_allocation *allocation);
 /* Returns NULL, or that an export of it is open; and in which process. */
 const char *lien_choice_open(const struct lien_choice *choice,
 	const struct lien_allocation *allocation, uint32_t *holder);
 
-/* Fills lien_plan.idle. The plan's processes, if it has any, are sorted.
- * `stays`: would the allocation stay where it is if it were selected? -ENOMEM. */
-int lien_idle_add(struct lien_plan *plan, struct lien_graph *graph,
-	const struct lien_choice *choice,
-	bool (*stays)(void *context, const struct lien_allocation *allocation), void *context);
-int lien_idle_add_rest(struct lien_plan *plan, struct lien_graph *graph,
-	const struct lien_choice *choice,
-	bool (*stays)(void *context, const struct lien_allocation *allocation), void *context);
+/* --- a plan while it is made ------------------------------------------------------------------ */
 
-/* Finds the rows of lien_plan.unknown while the plan is made. */
-struct lien_unknown_rows {
-	struct lien_places places;
-	unsigned room;
-};
-
-/* Counts an allocation that is not selected. -ENOMEM. */
-int lien_unknown_add(struct lien_plan *plan, struct lien_unknown_rows *rows,
-	const struct lien_allocation *allocation, bool movable);
-/* Adds the selected processes whose memory has not been read from the driver yet. -ENOMEM. */
-int lien_unknown_add_unread(struct lien_plan *plan, struct lien_unknown_rows *rows,
-	struct lien_graph *graph, const struct lien_choice *choice);
-void lien_unknown_end(struct lien_plan *plan, struct lien_unknown_rows *rows);
-
-struct lien_freeable {
-	const struct lien_allocation *allocation;
-	uint64_t team;
-	unsigned gpu;
-	bool held; /* cannot be moved, and so neither can its team */
+/* Memory that can be moved to free some. */
+struct lien_free_item {
+	const struct lien_allocation *of;
+	uint64_t whole; /* all items of this number move together, or none */
+	unsigned gpu;	/* index */
+	uint64_t bytes;
+	uint64_t cost; /* ns */
+	uint32_t pid;  /* of the owner: of equal items those of one process come first */
+	bool held;     /* cannot be moved, and so neither can its whole */
 	bool chosen;
 };
 
-/* What lien_selection.free chooses from, while the plan is made. */
-struct lien_freeing {
-	struct lien_places places; /* of lien_plan.freed */
-	unsigned freed_room;
-	struct lien_freeable *list;
-	unsigned count, room;
+struct planner {
+	struct lien_graph *graph;
+	const struct lien_selection *selection;
+	struct lien_choice choice;
+	struct lien_plan *plan;
+	struct lien_rows processes, left, freed; /* of the plan's arrays */
+	char *error;
+	size_t error_size;
+	/* Processes that imported memory of owners that are not known; one of each user. */
+	struct stranger *strangers;
+	unsigned strangers_count;
+	/* Processes that may have imported in a call that was not seen, sorted by address. */
+	const struct lien_process **unseen;
+	bool *unseen_holds; /* parallel to them: holds the current allocation */
+	unsigned unseen_count;
+	unsigned bound_steps; /* that are left for bindings to multicast objects */
+	/* What lien_selection.free chooses from. */
+	struct lien_free_item *items;
+	unsigned items_count, items_room;
 	uint64_t held_bytes; /* of what could be moved if its holders took part; */
 	char held[300];	     /* why that is not so, for the first of it */
 };
 
+/* --- what stays (plan_movable.c) -------------------------------------------------------------- */
+
+/* Finds out what processes may have without anybody's knowledge. -ENOMEM. */
+int lien_movable_begin(struct planner *planner);
+void lien_movable_end(struct planner *planner);
+/*
+ * Returns NULL, or why the allocation stays where it is; *holder is the process that is the reason,
+ * 0: the owner. *team: the lowest number among the allocations that move together because
+ * multicast objects join them; 0: it is not bound.
+ */
+const char *lien_movable_not(struct planner *planner, const struct lien_allocation *allocation,
+	uint64_t *team, uint32_t *holder);
+/* The same without what objects join: looking for that has a limit, which is for what is selected.
+ */
+const char *lien_movable_not_alone(
+	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder);
+/* Returns NULL if the process takes orders; else why not. */
+const char *lien_movable_unreachable(
+	const struct planner *planner, const struct lien_process *process);
+/* Returns the handle by which a process names a multicast object; 0: it has none. */
+uint64_t lien_plan_object(const struct lien_allocation *object, const struct lien_process *process);
+/* Returns the owner's mapping that covers all bytes, for copying. */
+const struct lien_mapping *lien_plan_whole(const struct lien_allocation *allocation);
+
+/* --- what is not selected (plan_idle.c) ------------------------------------------------------- */
+
+/* Fills lien_plan.idle and .unknown. The plan's processes are sorted. -ENOMEM. */
+int lien_idle_add(struct planner *planner);
+
+/* --- so many bytes of a GPU (plan_free.c) ----------------------------------------------------- */
+
 /* Returns the row of the GPU that it could be moved from; -ENOMEM. */
-int lien_freeing_gpu(struct lien_freeing *freeing, struct lien_plan *plan,
-	const struct lien_selection *selection, const struct lien_allocation *allocation);
+int lien_freeing_gpu(struct planner *planner, const struct lien_allocation *allocation);
 /* Adds what could be moved. `held`: a holder keeps it. -ENOMEM. */
-int lien_freeing_add(struct lien_freeing *freeing, unsigned gpu,
+int lien_freeing_add(struct planner *planner, unsigned gpu,
 	const struct lien_allocation *allocation, uint64_t team, bool held);
-/* Sets .chosen of the list, and fills lien_plan.freed. Returns 0; -EBUSY with the reason in
- * `error`: a GPU has too little; -ENOMEM. */
-int lien_freeing_choose(struct lien_freeing *freeing, struct lien_plan *plan,
-	const struct lien_choice *choice, char *error, size_t error_size);
-void lien_freeing_end(struct lien_freeing *freeing);
+/* Sets .chosen of the items, and fills lien_plan.freed. Returns 0; -EBUSY with the reason in the
+ * planner's error: a GPU has too little; -ENOMEM. */
+int lien_freeing_choose(struct planner *planner);
+
+/*
+ * Sets .chosen of the items, which it sorts, and .movable, .bytes and .allocations of the GPUs, to
+ * free `wanted` bytes of each. Returns 0; -ENOSPC: a GPU has less that is movable than wanted, and
+ * nothing is chosen; -ENOMEM.
+ *
+ * It takes what costs least per byte first, and ends with what makes up the rest at the least cost:
+ * at most twice the least cost there is for each GPU.
+ */
+int lien_free_choose(struct lien_free_item *items, unsigned count, uint64_t wanted,
+	struct lien_freed *gpus, unsigned gpus_count);
 
 #endif

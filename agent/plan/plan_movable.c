@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Decides which memory can be moved, and which processes take orders. */
+#include <errno.h>
+#include <stdlib.h>
+
 #include <lien/cuda_abi.h>
+#include "agent/graph/array.h"
 #include "agent/plan/plan_internal.h"
 
 static bool has_own_context(const struct lien_process *process)
@@ -70,11 +74,6 @@ static bool device_has(const struct lien_mapping *mapping, unsigned flags)
 	return false;
 }
 
-static bool copyable(const struct lien_mapping *mapping)
-{
-	return device_has(mapping, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-}
-
 const struct lien_mapping *lien_plan_whole(const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding = lien_allocation_holding(allocation, allocation->owner);
@@ -82,7 +81,8 @@ const struct lien_mapping *lien_plan_whole(const struct lien_allocation *allocat
 
 	if (holding)
 		LIST_FOREACH (mapping, &holding->mappings, of_holding)
-			if (mapping->bytes == allocation->bytes && copyable(mapping))
+			if (mapping->bytes == allocation->bytes &&
+				device_has(mapping, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
 				return mapping;
 	return NULL;
 }
@@ -109,7 +109,8 @@ static const char *too_many_handles(const struct lien_holding *holding)
 		       : NULL;
 }
 
-const char *lien_plan_exports_unknown(const struct lien_allocation *allocation)
+/* Returns NULL, or why unknown processes may have imported it. */
+static const char *exports_unknown(const struct lien_allocation *allocation)
 {
 	const struct lien_share *share;
 	unsigned followed = 0;
@@ -255,7 +256,9 @@ static const char *unmovable_there(const struct lien_holding *holding)
 	return NULL;
 }
 
-const char *lien_plan_reason(
+/* multicast: as lien_selection.multicast. *holder is the process that is the reason; 0: the owner.
+ */
+static const char *unmovable(
 	const struct lien_allocation *allocation, bool multicast, uint32_t *holder)
 {
 	const struct lien_holding *holding;
@@ -296,7 +299,7 @@ const char *lien_plan_reason(
 		return "handed out as a dma-buf, which keeps the old memory";
 	if (!multicast && by_fabric(allocation))
 		return "exported by a fabric handle, which cannot be made again: see --multicast";
-	reason = lien_plan_exports_unknown(allocation);
+	reason = exports_unknown(allocation);
 	if (reason)
 		return reason;
 	if (partly_away(allocation))
@@ -315,24 +318,382 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 {
 	uint32_t holder;
 
-	return lien_plan_reason(allocation, false, &holder);
+	return unmovable(allocation, false, &holder);
 }
 
-uint64_t lien_plan_address(const struct lien_allocation *allocation)
+const char *lien_movable_unreachable(
+	const struct planner *planner, const struct lien_process *process)
 {
-	uint64_t own = UINT64_MAX, any = UINT64_MAX;
-	const struct lien_holding *holding;
-	const struct lien_mapping *mapping;
+	return planner->selection->ahead ? lien_plan_unreachable_then(process)
+					 : lien_plan_unreachable(process);
+}
 
-	/* The lowest pid: the order of lists does not last. */
+/* --- who may have memory unseen --------------------------------------------------------------- */
+
+/* A process that imported memory of an owner that is not known; one of each user. */
+struct stranger {
+	const struct lien_process *process;
+	uint32_t round; /* the last one in which that memory was compared */
+};
+
+/* A process may have imported memory in calls that were not seen; */
+#define UNSEEN (LIEN_INCOMPLETE_LOST | LIEN_INCOMPLETE_UNPROBED | LIEN_INCOMPLETE_REWRITTEN)
+/* one that has only this, before the agent was there. */
+#define UNREAD LIEN_INCOMPLETE_LATE
+
+static int process_cmp(const void *a, const void *b)
+{
+	uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static int look_for_unseen(struct planner *planner)
+{
+	uint64_t room = lien_graph_stats(planner->graph)->processes + 1;
+	struct lien_process *process;
+
+	planner->unseen = calloc(room, sizeof(*planner->unseen));
+	planner->unseen_holds = calloc(room, sizeof(*planner->unseen_holds));
+	if (!planner->unseen || !planner->unseen_holds)
+		return -ENOMEM;
+	for (process = lien_graph_first(planner->graph); process;
+		process = lien_graph_next(process))
+		if (process->cuda && process->incomplete & (UNSEEN | UNREAD))
+			planner->unseen[planner->unseen_count++] = process;
+	qsort(planner->unseen, planner->unseen_count, sizeof(*planner->unseen), process_cmp);
+	return 0;
+}
+
+/* Marks the process if it may have called unseen, and returns its index; -1: it may not. */
+static int mark_unseen(struct planner *planner, const struct lien_process *process, bool holds)
+{
+	const struct lien_process **found = bsearch(&process, planner->unseen,
+		planner->unseen_count, sizeof(*planner->unseen), process_cmp);
+
+	if (!found)
+		return -1;
+	planner->unseen_holds[found - planner->unseen] = holds;
+	return found - planner->unseen;
+}
+
+static void mark_holders(
+	struct planner *planner, const struct lien_allocation *allocation, bool holds)
+{
+	const struct lien_holding *holding;
+
+	mark_unseen(planner, allocation->owner, holds);
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
-		LIST_FOREACH (mapping, &holding->mappings, of_holding) {
-			if (holding->process == allocation->owner && mapping->va < own)
-				own = mapping->va;
-			if (mapping->va < any)
-				any = mapping->va;
+		if (holding->mapped)
+			mark_unseen(planner, holding->process, holds);
+}
+
+/* Other users' processes could keep everybody's memory where it is, by changing their own code or
+ * by making more calls than are followed; but not by being older than the agent. */
+static bool may_get(const struct lien_process *process, const struct lien_process *owner)
+{
+	return !process->uid || process->uid == owner->uid ||
+	       (process->incomplete & (UNSEEN | UNREAD)) == UNREAD;
+}
+
+/* May it have been exported before the agent was there? */
+static bool is_older(const struct lien_allocation *allocation)
+{
+	return allocation->found && allocation->prop.handle_types;
+}
+
+/* Returns a process that may have imported it in a call that was not seen; NULL: there is none. */
+static const struct lien_process *may_import(
+	struct planner *planner, const struct lien_allocation *allocation)
+{
+	const uint32_t reasons = is_older(allocation) ? UNSEEN | UNREAD : UNSEEN;
+	unsigned i;
+
+	if (!allocation->exports && !is_older(allocation))
+		return NULL;
+	mark_holders(planner, allocation, true);
+	for (i = 0; i < planner->unseen_count; i++)
+		if (!planner->unseen_holds[i] && planner->unseen[i]->incomplete & reasons &&
+			may_get(planner->unseen[i], allocation->owner))
+			break;
+	mark_holders(planner, allocation, false);
+	return i < planner->unseen_count ? planner->unseen[i] : NULL;
+}
+
+/* Returns the process that imported this allocation of unknown owner. NULL: there is none, or it
+ * has no handles (legacy IPC, pools). A handle without a mapping counts as well: it will be mapped.
+ */
+static const struct lien_process *importer_of(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding = LIST_FIRST(&allocation->holdings);
+	const struct lien_mapping *mapping = holding ? LIST_FIRST(&holding->mappings) : NULL;
+
+	if (allocation->origin != LIEN_ORIGIN_IMPORT || !holding)
+		return NULL;
+	return mapping && mapping->opened ? NULL : holding->process;
+}
+
+static struct stranger *stranger_of(struct planner *planner, uint32_t uid)
+{
+	unsigned i;
+
+	for (i = 0; i < planner->strangers_count; i++)
+		if (planner->strangers[i].process->uid == uid)
+			return &planner->strangers[i];
+	return NULL;
+}
+
+/* Finds out who imported memory of owners that are not known. */
+static int look_for_strangers(struct planner *planner)
+{
+	struct lien_allocation *allocation;
+	const struct lien_process *importer;
+	struct stranger *stranger;
+	unsigned room = 0;
+	int err;
+
+	for (allocation = lien_graph_first_allocation(planner->graph); allocation;
+		allocation = lien_graph_next_allocation(allocation)) {
+		importer = importer_of(allocation);
+		stranger = importer ? stranger_of(planner, importer->uid) : NULL;
+		if (!importer || (stranger && stranger->round <= allocation->round))
+			continue;
+		if (!stranger) {
+			err = lien_array_grow(&planner->strangers, planner->strangers_count, &room,
+				sizeof(*stranger));
+			if (err)
+				return err;
+			stranger = &planner->strangers[planner->strangers_count++];
 		}
-	if (own != UINT64_MAX)
-		return own;
-	return any != UINT64_MAX ? any : 0;
+		*stranger = (struct stranger){importer, allocation->round};
+	}
+	return 0;
+}
+
+/* One that may have imported this before the agent was there; NULL: there is none. */
+static const struct lien_process *may_have(
+	struct planner *planner, const struct lien_allocation *allocation)
+{
+	const struct stranger *stranger;
+	unsigned i;
+
+	for (i = 0; is_older(allocation) && i < planner->strangers_count; i++) {
+		stranger = &planner->strangers[i];
+		if (may_get(stranger->process, allocation->owner) &&
+			(!allocation->round || stranger->round < allocation->round))
+			return stranger->process;
+	}
+	return NULL;
+}
+
+int lien_movable_begin(struct planner *planner)
+{
+	int err = look_for_unseen(planner);
+
+	return err ? err : look_for_strangers(planner);
+}
+
+void lien_movable_end(struct planner *planner)
+{
+	free(planner->strangers);
+	free(planner->unseen);
+	free(planner->unseen_holds);
+}
+
+const char *lien_movable_not_alone(
+	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
+{
+	const char *reason = unmovable(allocation, planner->selection->multicast, holder);
+	const struct lien_process *process;
+
+	if (!reason)
+		reason = lien_choice_open(&planner->choice, allocation, holder);
+	if (reason)
+		return reason;
+	process = may_have(planner, allocation);
+	if (process) {
+		*holder = process->pid;
+		return "it can be exported, and a process has imported memory of an owner that is "
+		       "not known: `lien attach` finds out";
+	}
+	process = may_import(planner, allocation);
+	if (!process)
+		return NULL;
+	*holder = process->pid;
+	if (!(process->incomplete & UNSEEN))
+		return "it can be exported, and a process may have imported it before that was "
+		       "watched: `lien attach` reads what that one has";
+	return process->incomplete & LIEN_INCOMPLETE_LOST
+		       ? "exported, and a process of which events were lost may have imported it: "
+			 "`lien check --deep --repair` reads that one again"
+		       : "exported, and a process whose calls are not seen may have imported it: "
+			 "`lien doctor` says why";
+}
+
+/* --- memory bound to multicast objects -------------------------------------------------------- */
+
+#define TOGETHER_MAX 256 /* allocations that objects join; NCCL has one for each GPU */
+
+static const char too_many[] = "bound to multicast objects with too much other memory";
+
+struct list {
+	const struct lien_allocation *one[TOGETHER_MAX];
+	unsigned count;
+};
+
+/* Objects join an allocation with other memory. This lists both. */
+struct together {
+	struct planner *planner;
+	struct list memory, objects;
+};
+
+/* Returns 1 if it is new, 0 if not, -1 if there is no room. */
+static int add(struct list *list, const struct lien_allocation *one)
+{
+	unsigned i;
+
+	for (i = 0; i < list->count; i++)
+		if (list->one[i] == one)
+			return 0;
+	if (list->count == TOGETHER_MAX)
+		return -1;
+	list->one[list->count++] = one;
+	return 1;
+}
+
+/* Returns false if enough has been done. */
+static bool step(const struct together *all)
+{
+	return all->planner->bound_steps && --all->planner->bound_steps;
+}
+
+uint64_t lien_plan_object(const struct lien_allocation *object, const struct lien_process *process)
+{
+	const struct lien_holding *holding = lien_allocation_holding(object, process);
+	const struct lien_handle *handle;
+
+	if (holding)
+		TAILQ_FOREACH (handle, &holding->handles, of_holding)
+			if (handle->references)
+				return handle->value;
+	return 0;
+}
+
+/* Each process that holds the object must be held while its memory is away. */
+static const char *check_holders(
+	struct together *all, const struct lien_allocation *object, uint32_t *holder)
+{
+	const struct lien_holding *holding;
+	struct lien_binding *binding;
+	bool found;
+
+	LIST_FOREACH (holding, &object->holdings, of_allocation) {
+		found = false;
+		RB_FOREACH (
+			binding, lien_binding_tree, (struct lien_binding_tree *)&object->bound) {
+			if (!step(all))
+				return too_many;
+			if (binding->memory->owner == holding->process) {
+				found = true;
+				break;
+			}
+		}
+		if (!found) {
+			*holder = holding->process->pid;
+			return "bound to a multicast object that a process holds which has no "
+			       "memory in it";
+		}
+	}
+	return NULL;
+}
+
+/* An object is exported and imported like memory. Returns NULL, or why unknown processes may hold
+ * it.
+ */
+static const char *object_unsure(
+	struct planner *planner, const struct lien_allocation *object, uint32_t *holder)
+{
+	const struct lien_process *process;
+
+	if (exports_unknown(object) || lien_choice_open(&planner->choice, object, holder))
+		return "bound to a multicast object that is exported, and may be imported yet";
+	process = object->owner ? may_import(planner, object) : NULL;
+	if (!process && object->owner)
+		return NULL;
+	*holder = process ? process->pid : 0;
+	return "bound to a multicast object that unknown processes may hold";
+}
+
+static const char *check_object(
+	struct together *all, const struct lien_allocation *object, uint32_t *holder)
+{
+	const char *reason = object_unsure(all->planner, object, holder);
+	struct lien_binding *binding;
+
+	if (reason)
+		return reason;
+	RB_FOREACH (binding, lien_binding_tree, (struct lien_binding_tree *)&object->bound)
+		if (!step(all) || add(&all->memory, binding->memory) < 0)
+			return too_many;
+	return check_holders(all, object, holder);
+}
+
+static const char *check_memory(
+	struct together *all, const struct lien_allocation *memory, uint32_t *holder)
+{
+	const struct lien_binding *binding;
+	const char *reason = NULL;
+	int added;
+
+	LIST_FOREACH (binding, &memory->bindings, of_memory) {
+		added = step(all) ? add(&all->objects, binding->object) : -1;
+		if (added < 0)
+			return too_many;
+		if (!lien_plan_object(binding->object, memory->owner))
+			return "bound to a multicast object to which its process has no handle "
+			       "any more";
+		if (added)
+			reason = check_object(all, binding->object, holder);
+		if (reason)
+			return reason;
+	}
+	return NULL;
+}
+
+static bool stays(struct planner *planner, const struct lien_allocation *other)
+{
+	uint32_t holder;
+
+	return !lien_choice_has(&planner->choice, other, false) ||
+	       lien_movable_not_alone(planner, other, &holder) ||
+	       lien_movable_unreachable(planner, other->owner);
+}
+
+/*
+ * Every process that holds a multicast object uses the memory that is bound to it. So the memory of
+ * an object moves as a whole or not at all, and only if each of these processes has some of it:
+ * others would not be held.
+ */
+const char *lien_movable_not(struct planner *planner, const struct lien_allocation *allocation,
+	uint64_t *team, uint32_t *holder)
+{
+	struct together all = {.planner = planner, .memory = {{allocation}, 1}};
+	const char *reason = lien_movable_not_alone(planner, allocation, holder);
+	unsigned i;
+
+	*team = 0;
+	if (reason || LIST_EMPTY(&allocation->bindings))
+		return reason;
+	for (i = 0; i < all.memory.count; i++) {
+		reason = check_memory(&all, all.memory.one[i], holder);
+		if (reason)
+			return reason;
+	}
+	for (i = 0; i < all.memory.count; i++) {
+		if (!*team || all.memory.one[i]->id < *team)
+			*team = all.memory.one[i]->id;
+		if (i && stays(planner, all.memory.one[i]))
+			return "bound to a multicast object together with memory that stays";
+	}
+	return NULL;
 }

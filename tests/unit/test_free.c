@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* agent/plan/free.c: which allocations make so many bytes free. */
+/* agent/plan/plan_free.c: which allocations make so many bytes free. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,12 +10,12 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "agent/plan/free.h"
+#include "agent/plan/plan_internal.h"
 
 #define ITEMS 14
 
 static struct lien_free_item items[ITEMS];
-static struct lien_free_gpu gpus[3];
+static struct lien_freed gpus[2];
 static unsigned count;
 
 static int setup(void **state)
@@ -46,8 +46,7 @@ static void expect(uint64_t wanted, const char *chosen)
 {
 	char found[100] = "", one[24];
 
-	gpus[0].wanted = wanted;
-	assert_int_equal(lien_free_choose(items, count, gpus, 3), 0);
+	assert_int_equal(lien_free_choose(items, count, wanted, gpus, 1), 0);
 	for (unsigned i = 0; i < count; i++)
 		if (items[i].chosen) {
 			snprintf(one, sizeof(one), "%s%u", found[0] ? " " : "",
@@ -72,7 +71,7 @@ static void test_large_ones_first(void **state)
 	expect(121, "2 20 100");
 	expect(142, "2 20 100 20");
 	assert_int_equal(gpus[0].movable, 142);
-	assert_int_equal(gpus[0].chosen, 142);
+	assert_int_equal(gpus[0].bytes, 142);
 }
 
 /* A large one is not moved for a little. */
@@ -106,8 +105,7 @@ static void test_few_processes(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 6; i++)
 		add_together(1 + i, 0, 10, 20, 1 + i % 2);
-	gpus[0].wanted = 30;
-	assert_int_equal(lien_free_choose(items, count, gpus, 1), 0);
+	assert_int_equal(lien_free_choose(items, count, 30, gpus, 1), 0);
 	for (unsigned i = 0; i < count; i++)
 		assert_int_equal(items[i].chosen, items[i].pid == 1);
 }
@@ -119,12 +117,25 @@ static void test_what_moves_together(void **state)
 	add_together(9, 0, 10, 100, 1);
 	add_together(7, 1, 10, 10, 2);
 	add_together(8, 1, 10, 1, 2);
-	gpus[0].wanted = gpus[1].wanted = 10;
-	assert_int_equal(lien_free_choose(items, count, gpus, 3), 0);
+	assert_int_equal(lien_free_choose(items, count, 10, gpus, 2), 0);
 	for (unsigned i = 0; i < count; i++)
 		assert_int_equal(items[i].chosen, items[i].whole == 7);
-	assert_int_equal(gpus[1].chosen, 10); /* had what it needs from the first one's */
-	assert_int_equal(gpus[2].chosen, 0);
+	assert_int_equal(gpus[1].bytes, 10); /* had what it needs from the first one's */
+	assert_int_equal(gpus[1].allocations, 1);
+}
+
+/* Others keep one of them where it is. */
+static void test_what_is_held(void **state)
+{
+	(void)state;
+	add_together(7, 0, 10, 1, 1);
+	add_together(7, 0, 10, 1, 1);
+	add_together(8, 0, 10, 100, 1);
+	items[1].held = true;
+	assert_int_equal(lien_free_choose(items, count, 10, gpus, 1), 0);
+	assert_int_equal(gpus[0].movable, 10);
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(items[i].chosen, items[i].whole == 8);
 }
 
 static void test_too_little(void **state)
@@ -132,14 +143,12 @@ static void test_too_little(void **state)
 	(void)state;
 	add(10, 1);
 	add_together(1, 1, 5, 1, 1);
-	gpus[0].wanted = 3;
-	gpus[1].wanted = 6;
-	assert_int_equal(lien_free_choose(items, count, gpus, 2), -ENOSPC);
+	assert_int_equal(lien_free_choose(items, count, 6, gpus, 2), -ENOSPC);
 	assert_int_equal(gpus[0].movable, 10);
 	assert_int_equal(gpus[1].movable, 5);
 	for (unsigned i = 0; i < count; i++)
 		assert_false(items[i].chosen);
-	assert_int_equal(lien_free_choose(NULL, 0, gpus, 1), -ENOSPC);
+	assert_int_equal(lien_free_choose(NULL, 0, 6, gpus, 1), -ENOSPC);
 }
 
 static uint64_t random_below(uint64_t *seed, uint64_t below)
@@ -169,7 +178,7 @@ static uint64_t least(uint64_t wanted)
 
 static void test_random(void **state)
 {
-	uint64_t seed = 20261125, all, cost, chosen;
+	uint64_t seed = 20261125, all, cost, chosen, wanted;
 
 	(void)state;
 	for (unsigned round = 0; round < 300; round++) {
@@ -181,19 +190,19 @@ static void test_random(void **state)
 			add(bytes, bytes + random_below(&seed, 50));
 			all += bytes;
 		}
-		gpus[0].wanted = 1 + random_below(&seed, all);
-		assert_int_equal(lien_free_choose(items, count, gpus, 1), 0);
+		wanted = 1 + random_below(&seed, all);
+		assert_int_equal(lien_free_choose(items, count, wanted, gpus, 1), 0);
 		cost = chosen = 0;
 		for (unsigned i = 0; i < count; i++)
 			if (items[i].chosen) {
 				chosen += items[i].bytes;
 				cost += items[i].cost;
 			}
-		assert_int_equal(gpus[0].chosen, chosen);
-		assert_true(chosen >= gpus[0].wanted);
-		assert_true(cost <= 2 * least(gpus[0].wanted));
+		assert_int_equal(gpus[0].bytes, chosen);
+		assert_true(chosen >= wanted);
+		assert_true(cost <= 2 * least(wanted));
 		for (unsigned i = 0; i < count; i++) /* none of them is not needed */
-			assert_true(!items[i].chosen || chosen - items[i].bytes < gpus[0].wanted);
+			assert_true(!items[i].chosen || chosen - items[i].bytes < wanted);
 	}
 }
 
@@ -205,6 +214,7 @@ int main(void)
 		cmocka_unit_test_setup(test_shared_ones_cost_more, setup),
 		cmocka_unit_test_setup(test_few_processes, setup),
 		cmocka_unit_test_setup(test_what_moves_together, setup),
+		cmocka_unit_test_setup(test_what_is_held, setup),
 		cmocka_unit_test_setup(test_too_little, setup),
 		cmocka_unit_test_setup(test_random, setup),
 	};
