@@ -22,7 +22,6 @@
 #include "agent/plan/host.h"
 #include "agent/plan/plan.h"
 #include "agent/transaction/transaction.h"
-#include "agent/plan/request.h"
 #include "agent/reread/adoption.h"
 #include "loader/probes/probes.h"
 

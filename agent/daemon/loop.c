@@ -11,7 +11,6 @@
 #include "agent/processes/contexts.h"
 #include "agent/join/join.h"
 #include "agent/quiesce/gate.h"
-#include "agent/orders/prepare.h"
 #include "agent/daemon/others.h"
 #include "agent/processes/probing.h"
 #include "agent/processes/rewritten.h"
@@ -134,7 +133,7 @@ static void react(struct lien_agent *agent, struct turn *turn)
 		return;
 	lien_turn_part(
 		agent, "transaction", lien_phase_name(lien_transaction_phase(agent->transaction)));
-	lien_orders_react(agent);
+	lien_transaction_react(agent->transaction);
 }
 
 static void work(struct lien_agent *agent, struct turn *turn)

@@ -20,7 +20,6 @@
 #include "agent/daemon/requests.h"
 #include "agent/core/node.h"
 #include "agent/core/open_files.h"
-#include "agent/orders/prepare.h"
 #include "agent/daemon/select.h"
 #include "agent/processes/sites.h"
 #include "agent/daemon/together.h"

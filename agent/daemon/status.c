@@ -6,7 +6,7 @@
 
 #include <lien/version.h>
 #include "agent/quiesce/gate.h"
-#include "agent/orders/prepare.h"
+#include "agent/orders/orders.h"
 #include "agent/daemon/others.h"
 #include "agent/processes/probing.h"
 #include "agent/server/server.h"

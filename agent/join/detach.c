@@ -9,7 +9,6 @@
 #include "agent/core/proc.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
-#include "agent/orders/presence.h"
 #include "agent/join/job.h"
 #include "agent/join/walks.h"
 #include "loader/probes/gate.h"

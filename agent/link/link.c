@@ -21,26 +21,6 @@
 
 #define DROPPED_AT_ONCE 64
 
-/* An order that waits until the current one has been answered. */
-struct waiting {
-	enum lien_asker asker; /* LIEN_ASK_NOBODY: there is none */
-	struct lien_wire_header header;
-	void *body;
-	int *fds;
-	unsigned fds_count;
-};
-
-struct lien_link {
-	int fd, pidfd;
-	/* the process's memory file, locked: one agent at a time may have it */
-	int mem;
-	uint16_t order;	       /* its type */
-	uint32_t seq;	       /* of the last order sent */
-	uint32_t order_seq;    /* the sender's number for it */
-	enum lien_asker asked; /* LIEN_ASK_NOBODY: none is under way */
-	struct waiting waiting;
-};
-
 int lien_link_state(
 	uint32_t pid, const struct lien_control_place *place, struct lien_control_state *state)
 {
@@ -189,20 +169,20 @@ int lien_link_open(struct lien_link **out, uint32_t pid, const struct lien_contr
 	return 0;
 }
 
-static void waiting_drop(struct waiting *waiting)
+static void waiting_drop(struct lien_waiting *waiting)
 {
 	while (waiting->fds_count)
 		close(waiting->fds[--waiting->fds_count]);
 	free(waiting->fds);
 	free(waiting->body);
-	*waiting = (struct waiting){.asker = LIEN_ASK_NOBODY};
+	*waiting = (struct lien_waiting){.asker = LIEN_ASK_NOBODY};
 }
 
 /* The caller owns body and descriptors again when this returns. */
 static int wait_for_turn(struct lien_link *link, enum lien_asker asker,
 	const struct lien_wire_header *order, const void *body, const int *fds, unsigned fds_count)
 {
-	struct waiting *waiting = &link->waiting;
+	struct lien_waiting *waiting = &link->waiting;
 	size_t size = order->length - sizeof(*order);
 
 	waiting->header = *order;
@@ -249,26 +229,6 @@ bool lien_link_alive(const struct lien_link *link)
 	return !poll(&ended, 1, 0);
 }
 
-int lien_link_fd(const struct lien_link *link)
-{
-	return link->fd;
-}
-
-int lien_link_pidfd(const struct lien_link *link)
-{
-	return link->pidfd;
-}
-
-enum lien_asker lien_link_asked(const struct lien_link *link)
-{
-	return link->asked;
-}
-
-enum lien_asker lien_link_waiting(const struct lien_link *link)
-{
-	return link->waiting.asker;
-}
-
 static int send_now(struct lien_link *link, enum lien_asker asker,
 	const struct lien_wire_header *order, const void *body, const int *fds, unsigned fds_count)
 {
@@ -305,7 +265,7 @@ int lien_link_send(struct lien_link *link, enum lien_asker asker,
 
 int lien_link_next(struct lien_link *link)
 {
-	struct waiting *waiting = &link->waiting;
+	struct lien_waiting *waiting = &link->waiting;
 	int err;
 
 	if (link->asked || !waiting->asker)

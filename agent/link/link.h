@@ -16,7 +16,25 @@
 
 #include "agent/core/asker.h"
 
-struct lien_link;
+/* Others read .fd, .pidfd, .asked and .waiting.asker; the rest is link.c's. */
+struct lien_link {
+	int fd;	   /* its socket */
+	int pidfd; /* readable once the process has ended */
+	/* the process's memory file, locked: one agent at a time may have it */
+	int mem;
+	uint16_t order;	       /* its type */
+	uint32_t seq;	       /* of the last order sent */
+	uint32_t order_seq;    /* the sender's number for it */
+	enum lien_asker asked; /* who gave it; LIEN_ASK_NOBODY: none is under way */
+	/* An order that waits until the current one has been answered. */
+	struct lien_waiting {
+		enum lien_asker asker; /* LIEN_ASK_NOBODY: there is none */
+		struct lien_wire_header header;
+		void *body;
+		int *fds;
+		unsigned fds_count;
+	} waiting;
+};
 
 /* Reads lien_control_state. -EAGAIN: its constructor has not run yet; -EPROTO: another version;
  * -ENOTCONN: it has ended (LIEN_WIRE_END); -ESRCH, -EPERM, -ETIMEDOUT: see
@@ -33,12 +51,8 @@ bool lien_link_started(uint32_t pid, const struct lien_control_state *state);
 int lien_link_open(struct lien_link **out, uint32_t pid, const struct lien_control_state *state);
 void lien_link_close(struct lien_link *link);
 
-int lien_link_fd(const struct lien_link *link);
 /* Returns true while the process that the link was opened to has not ended. */
 bool lien_link_alive(const struct lien_link *link);
-/* Returns a descriptor that is readable once the process has ended. */
-int lien_link_pidfd(const struct lien_link *link);
-
 /*
  * Sends an order, or keeps a copy until the current one has been answered (lien_link_next()).
  * Remembers order->seq and puts it into the replies, so that late replies to other orders are told
@@ -46,10 +60,6 @@ int lien_link_pidfd(const struct lien_link *link);
  */
 int lien_link_send(struct lien_link *link, enum lien_asker asker,
 	const struct lien_wire_header *order, const void *body, const int *fds, unsigned fds_count);
-/* Returns who gave the order under way. */
-enum lien_asker lien_link_asked(const struct lien_link *link);
-/* Returns who gave the order that waits for it. */
-enum lien_asker lien_link_waiting(const struct lien_link *link);
 /*
  * Sends the order that waits; call this after the last reply to an order. 0, also if there is none;
  * -errno.

@@ -2,6 +2,7 @@
 /* Starts offloads: plan, host memory, transaction. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/core/node.h"
@@ -9,7 +10,6 @@
 #include "agent/core/proc.h"
 #include "agent/graph/bytes.h"
 #include "agent/orders/orders.h"
-#include "agent/orders/prepare.h"
 #include "agent/quiesce/gate.h"
 #include "loader/probes/gate.h"
 
@@ -180,6 +180,70 @@ static int replan(void *context, const struct lien_plan **out, struct lien_blame
 	return err ? err : 1;
 }
 
+/* NULL stays NULL. */
+static const char *copy_text(const char *text, int *err)
+{
+	const char *copy = text ? strdup(text) : NULL;
+
+	if (text && !copy)
+		*err = -ENOMEM;
+	return copy;
+}
+
+/* Copies a list, and sets its count. */
+static void *copy_list(const void *list, unsigned *count, size_t size, int *err)
+{
+	void *copy = calloc(*count + 1, size);
+
+	if (copy && *count)
+		memcpy(copy, list, *count * size);
+	if (!copy) {
+		*err = -ENOMEM;
+		*count = 0;
+	}
+	return copy;
+}
+
+/* Keeps the arguments for the plan at rest. lien_orders_end() frees them, also after -ENOMEM. */
+static int keep_request(struct lien_agent *agent, const struct lien_selection *selection,
+	const struct lien_offload_how *how)
+{
+	struct lien_selection *to = &agent->request.selection;
+	const struct lien_plan *plan = &agent->plan;
+	struct lien_discard *discard;
+	const char **tags;
+	uint32_t *within;
+	int err = 0;
+	unsigned i;
+
+	agent->request = (struct lien_offload_request){.selection = *selection, .how = *how};
+	to->owner = copy_text(selection->owner, &err);
+	to->pids = copy_list(selection->pids, &to->pids_count, sizeof(*to->pids), &err);
+	to->gpus = copy_list(selection->gpus, &to->gpus_count, sizeof(*to->gpus), &err);
+	to->groups = copy_list(selection->groups, &to->groups_count, sizeof(*to->groups), &err);
+	to->tags = tags = copy_list(selection->tags, &to->tags_count, sizeof(*tags), &err);
+	for (i = 0; i < to->tags_count; i++)
+		tags[i] = copy_text(tags[i], &err);
+	discard = copy_list(selection->discard, &to->discard_count, sizeof(*discard), &err);
+	to->discard = discard;
+	for (i = 0; i < to->discard_count; i++) {
+		discard[i].owner = copy_text(discard[i].owner, &err);
+		discard[i].tag = copy_text(discard[i].tag, &err);
+	}
+	to->within = NULL;
+	to->within_count = 0;
+	if (!selection->free)
+		return err;
+	/* When it is planned again, only these take part. */
+	to->within = within = calloc(plan->processes_count + 1, sizeof(*within));
+	if (!within)
+		return -ENOMEM;
+	for (i = 0; i < plan->processes_count; i++)
+		within[i] = plan->processes[i].pid;
+	to->within_count = plan->processes_count;
+	return err;
+}
+
 /* A process has one gate for all of it that is away: it cannot both trust its threads and hold
  * them. */
 static int check_promise(
@@ -236,13 +300,11 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 		lien_plan_clear(&agent->plan);
 		return err;
 	}
-	err = lien_offload_request_copy(&agent->request, selection, how);
+	err = keep_request(agent, selection, how);
 	/* Calls of other libraries than NCCL go on only if they cannot use what is moved. */
 	all = !selection->owner || strcmp(selection->owner, "nccl") || selection->discard_count ||
 	      agent->plan.inferred || agent->plan.handed_out;
 	agent->request.selection.certain = !all;
-	if (!err)
-		err = lien_offload_request_limit(&agent->request, &agent->plan);
 	if (!err)
 		err = lien_transaction_offload(&agent->transaction, &agent->plan, agent->token_base,
 			how->flags | (all ? LIEN_WIRE_ALL : 0), how->timeout_ms, &ops);

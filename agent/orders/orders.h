@@ -3,6 +3,7 @@
 #define LIEN_ORDERS_H
 
 #include "agent/core/agent.h"
+#include "agent/link/link.h"
 
 /* Carries out transactions over the links to the control libraries. 0, or -errno with one line in
  * error and the cause in agent->blame. `flags` as for lien_transaction_offload(). */
@@ -31,8 +32,14 @@ int lien_orders_ready(struct lien_agent *agent, char *error, size_t size);
 /* NULL: no process has the pid, or nothing is known of its control library. */
 struct lien_tracked *lien_orders_tracked(struct lien_agent *agent, uint32_t pid);
 /* Returns who gave the order that is under way, or the one that waits. */
-enum lien_asker lien_orders_asked(const struct lien_tracked *tracked);
-enum lien_asker lien_orders_waiting(const struct lien_tracked *tracked);
+static inline enum lien_asker lien_orders_asked(const struct lien_tracked *tracked)
+{
+	return tracked->link ? tracked->link->asked : LIEN_ASK_NOBODY;
+}
+static inline enum lien_asker lien_orders_waiting(const struct lien_tracked *tracked)
+{
+	return tracked->link ? tracked->link->waiting.asker : LIEN_ASK_NOBODY;
+}
 /* Returns what such an order does: "reading its memory". */
 const char *lien_orders_words(enum lien_asker asker);
 /* Frees the transaction, which has ended. */
@@ -43,9 +50,26 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 void lien_orders_tick(struct lien_agent *agent);
 /* Has something happened to a process of the transaction that it has not reacted to? */
 bool lien_orders_must_react(const struct lien_agent *agent);
-/* Makes the transaction react. */
-void lien_orders_react(struct lien_agent *agent);
 /* At the agent's end: waits briefly for the short orders under way. */
 void lien_orders_finish(struct lien_agent *agent);
+
+/* The control library of a process (connect.c). */
+/* Looks for the control library in the process's mappings, and links to it. */
+void lien_presence_look(struct lien_agent *agent, struct lien_process *process);
+/* The control library at the known place takes no orders: every driver call that it makes is the
+ * application's. */
+void lien_presence_passes_on(struct lien_agent *agent, struct lien_process *process);
+
+/* Host memory for the first offload of a process, pinned in advance (prepare.c). */
+/* Returns the size of all processes' host arenas, with what is being added to them. */
+uint64_t lien_prepare_held(struct lien_agent *agent);
+/* Returns the bytes of host memory that an offload of all that the process has would take. */
+uint64_t lien_prepare_wanted(const struct lien_process *process);
+/* Is nothing pinned in advance there, because it would count towards a memory cgroup with a limit?
+ */
+bool lien_prepare_excluded(const struct lien_agent *agent, const struct lien_process *process);
+/* Handles the last reply to its order. */
+void lien_prepare_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
+void lien_prepare_tick(struct lien_agent *agent);
 
 #endif

@@ -9,9 +9,7 @@
 #include <string.h>
 
 #include "agent/plan/host.h"
-#include "agent/link/link.h"
 #include "agent/orders/orders.h"
-#include "agent/orders/prepare.h"
 
 #define CALM_NS	 1000000000ull	/* since the amount it could offload last changed */
 #define AGAIN_NS 10000000000ull /* after an attempt that was not possible */

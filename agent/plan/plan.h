@@ -139,6 +139,34 @@ struct lien_plan {
 	struct lien_blame blame; /* of a refusal; lien_plan_clear() keeps it */
 };
 
+/* The fate of a thread that needs memory that is away. */
+enum lien_on_use {
+	LIEN_ON_USE_WAIT,    /* it waits for a restore */
+	LIEN_ON_USE_RESTORE, /* the agent begins a restore for it */
+	LIEN_ON_USE_IGNORE,  /* the client has promised that there is none: threads run on */
+};
+
+struct lien_offload_how {
+	uint32_t flags;	     /* as for lien_transaction_offload() */
+	uint64_t host_limit; /* bytes of the participants' host arenas together; 0: no limit */
+	unsigned timeout_ms;
+	enum lien_on_use on_use;
+};
+
+struct lien_restore_how {
+	unsigned timeout_ms;
+	bool lazy; /* as for lien_transaction_divide() */
+};
+
+/* The arguments of an offload, kept until it ends: it is planned again when the job is at rest. */
+struct lien_offload_request {
+	struct lien_selection selection; /* the request owns what it points to */
+	struct lien_offload_how how;
+	uint64_t events; /* events that the graph had when it was planned */
+	uint64_t t_rest; /* since when all are at rest, if it has to be planned again; 0: not yet */
+	bool no_context; /* a process turned out to have no context in which lien could copy */
+};
+
 /*
  * Fills *plan; free it with lien_plan_clear(). Returns 0, with no processes if there is nothing to
  * move; -EBUSY: refused, -ESRCH: a selected pid is not known, with the reason in one line in

@@ -19,7 +19,6 @@
 #include "agent/processes/watch.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
-#include "agent/orders/presence.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/since.h"
 #include "agent/join/join.h"

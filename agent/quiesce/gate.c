@@ -131,7 +131,7 @@ static int find_passing(
 /* No order is under way that this one would have to wait for. */
 static bool is_free(const struct lien_link *link)
 {
-	return !lien_link_asked(link) && !lien_link_waiting(link);
+	return !link->asked && !link->waiting.asker;
 }
 
 void lien_gate_let_go(struct lien_agent *agent, struct lien_tracked *tracked)

@@ -21,7 +21,6 @@
 #include "agent/join/ras.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
-#include "agent/orders/presence.h"
 #include "agent/server/server.h"
 #include "agent/daemon/answers.h"
 #include "agent/quiesce/by_comm.h"
@@ -30,7 +29,6 @@
 #include "agent/quiesce/quiesce.h"
 #include "agent/core/node.h"
 #include "agent/core/open_files.h"
-#include "agent/orders/prepare.h"
 #include "agent/daemon/others.h"
 #include "agent/processes/probing.h"
 #include "agent/processes/sites.h"
@@ -412,8 +410,8 @@ void lien_gate_set(struct lien_agent *agent, bool all)
 }
 
 /* Two parts, whatever there is, and then the rest. */
-unsigned lien_parts_next(void *of, const struct lien_transaction_result *result,
-	uint64_t *groups, unsigned max, char *why, size_t size)
+unsigned lien_parts_next(void *of, const struct lien_transaction_result *result, uint64_t *groups,
+	unsigned max, char *why, size_t size)
 {
 	(void)of, (void)max, (void)size;
 	why[0] = 0;
@@ -522,9 +520,11 @@ bool lien_proc_has_ended(uint32_t pid, uint64_t start)
 	return true;
 }
 
-void lien_presence_passes_on(struct lien_agent *agent, struct lien_process *process)
+int lien_probes_set_control(
+	struct lien_probes *probes, uint32_t pid, const struct lien_probe_control *control)
 {
-	(void)agent, (void)process;
+	(void)probes, (void)pid, (void)control;
+	return 0;
 }
 
 bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool away, bool shut)
@@ -760,7 +760,7 @@ void fake_agent_run(struct fake_agent *fake)
 			source = event.data.ptr;
 			source->ready(source, event.events);
 		} else if (lien_orders_must_react(agent)) {
-			lien_orders_react(agent);
+			lien_transaction_react(agent->transaction);
 		} else if (lien_server_has_requests(agent)) {
 			lien_server_request(agent);
 		} else if (!agent->transaction_ended) {
@@ -769,7 +769,7 @@ void fake_agent_run(struct fake_agent *fake)
 	}
 	lien_orders_tick(agent);
 	if (lien_orders_must_react(agent))
-		lien_orders_react(agent);
+		lien_transaction_react(agent->transaction);
 	lien_join_tick(agent);
 	lien_prepare_tick(agent);
 	lien_server_tick(agent);

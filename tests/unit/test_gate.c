@@ -25,10 +25,10 @@ static struct {
 
 /* What the process has been told. */
 static struct {
-	bool busy; /* with another order */
 	unsigned orders, let_go;
 } told;
 
+static struct lien_link to;
 static struct lien_agent agent;
 static struct lien_tracked tracked;
 static char why[200];
@@ -77,27 +77,15 @@ int lien_link_state(
 int lien_link_send(struct lien_link *link, enum lien_asker asker,
 	const struct lien_wire_header *order, const void *body, const int *fds, unsigned fds_count)
 {
-	(void)link, (void)asker, (void)fds, (void)fds_count;
+	(void)asker, (void)fds, (void)fds_count;
 	if (order->arg != LIEN_WIRE_GATE_PASS)
 		return 0;
 	assert_non_null(body);
-	if (told.busy)
+	if (link->asked)
 		return -EBUSY;
-	told.busy = true;
+	link->asked = LIEN_ASK_GATE;
 	told.orders++;
 	told.let_go += (order->length - sizeof(*order)) / sizeof(uint32_t);
-	return 0;
-}
-
-enum lien_asker lien_link_asked(const struct lien_link *link)
-{
-	assert_non_null(link);
-	return told.busy ? LIEN_ASK_GATE : 0;
-}
-
-enum lien_asker lien_link_waiting(const struct lien_link *link)
-{
-	assert_non_null(link);
 	return 0;
 }
 
@@ -370,7 +358,7 @@ static void test_those_it_holds_no_more(void **state)
 {
 	(void)state;
 	begin();
-	tracked.link = (void *)&told;
+	tracked.link = &to;
 	assert_int_equal(lien_gate_step(&agent, PID, LIEN_GATE_MAKE, why, sizeof(why)), 0);
 	assert_int_equal(lien_gate_step(&agent, PID, LIEN_GATE_SHUT, why, sizeof(why)), 0);
 	hold(0, LIEN_CALL_NCCL_ALL_REDUCE, 1, LIEN_PROBE_HELD_MEETS); /* that is away */
@@ -388,11 +376,11 @@ static void test_those_it_holds_no_more(void **state)
 	lien_gate_tick(&agent);
 	assert_int_equal(told.orders, 1);
 	assert_int_equal(k.held[2].tid, 102); /* still known */
-	told.busy = false;
+	to.asked = LIEN_ASK_NOBODY;
 	lien_gate_tick(&agent);
 	assert_int_equal(told.let_go, 2);
 	assert_int_equal(k.held[2].tid, 0);
-	told.busy = false;
+	to.asked = LIEN_ASK_NOBODY;
 	lien_gate_tick(&agent);
 	assert_int_equal(told.orders, 2);
 	assert_int_equal(k.held[0].tid, 100);

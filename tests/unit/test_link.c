@@ -112,16 +112,16 @@ static void test_short_orders_do_not_wait(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 6; i++) {
 		assert_int_equal(send_as(all[i], LIEN_WIRE_WALK, 1), 0);
-		assert_int_equal(lien_link_asked(to), all[i]);
+		assert_int_equal(to->asked, all[i]);
 		for (unsigned j = 0; j < 4; j++)
 			assert_int_equal(send_as(shorts[j], LIEN_WIRE_WALK, 2), -EBUSY);
 		assert_int_equal(send_as(all[i], LIEN_WIRE_WALK, 2), -EBUSY);
-		assert_int_equal(lien_link_waiting(to), LIEN_ASK_NOBODY);
+		assert_int_equal(to->waiting.asker, LIEN_ASK_NOBODY);
 		assert_true(arrived(&order));
 		assert_false(arrived(&next));
 		answer(&order, LIEN_WIRE_LAST, -1);
 		expect(all[i], LIEN_WIRE_WALK, 1);
-		assert_int_equal(lien_link_asked(to), LIEN_ASK_NOBODY);
+		assert_int_equal(to->asked, LIEN_ASK_NOBODY);
 		assert_int_equal(lien_link_next(to), 0);
 		assert_false(arrived(&next));
 	}
@@ -142,8 +142,8 @@ static void test_order_waits(void **state)
 		send_fds(LIEN_ASK_TRANSACTION, LIEN_WIRE_IMPORT, 8, body, &files[1], 1), 0);
 	close(files[1]);
 	memset(body, 'x', sizeof(body) - 1);
-	assert_int_equal(lien_link_asked(to), LIEN_ASK_PREPARE);
-	assert_int_equal(lien_link_waiting(to), LIEN_ASK_TRANSACTION);
+	assert_int_equal(to->asked, LIEN_ASK_PREPARE);
+	assert_int_equal(to->waiting.asker, LIEN_ASK_TRANSACTION);
 	assert_int_equal(send_as(LIEN_ASK_END, LIEN_WIRE_END, 9), -EBUSY);
 
 	answer(&order, 0, -1);
@@ -154,8 +154,8 @@ static void test_order_waits(void **state)
 	expect(LIEN_ASK_PREPARE, LIEN_WIRE_PREPARE, 7);
 	assert_false(arrived(&late));
 	assert_int_equal(lien_link_next(to), 0);
-	assert_int_equal(lien_link_waiting(to), LIEN_ASK_NOBODY);
-	assert_int_equal(lien_link_asked(to), LIEN_ASK_TRANSACTION);
+	assert_int_equal(to->waiting.asker, LIEN_ASK_NOBODY);
+	assert_int_equal(to->asked, LIEN_ASK_TRANSACTION);
 	assert_true(arrived(&late));
 	assert_int_equal(late.header.type, LIEN_WIRE_IMPORT);
 	assert_string_equal(late.body, "what is to be imported");
@@ -184,9 +184,9 @@ static void test_cancel(void **state)
 	assert_true(arrived(&order));
 	assert_int_equal(send_as(LIEN_ASK_TRANSACTION, LIEN_WIRE_STAGE, 2), 0);
 	lien_link_cancel(to, LIEN_ASK_END);
-	assert_int_equal(lien_link_waiting(to), LIEN_ASK_TRANSACTION);
+	assert_int_equal(to->waiting.asker, LIEN_ASK_TRANSACTION);
 	lien_link_cancel(to, LIEN_ASK_TRANSACTION);
-	assert_int_equal(lien_link_waiting(to), LIEN_ASK_NOBODY);
+	assert_int_equal(to->waiting.asker, LIEN_ASK_NOBODY);
 	answer(&order, LIEN_WIRE_LAST, -1);
 	expect(LIEN_ASK_WALK, LIEN_WIRE_WALK, 1);
 	assert_int_equal(lien_link_next(to), 0);
@@ -195,7 +195,7 @@ static void test_cancel(void **state)
 	/* What is on the wire stays there. */
 	assert_int_equal(send_as(LIEN_ASK_TRANSACTION, LIEN_WIRE_STAGE, 3), 0);
 	lien_link_cancel(to, LIEN_ASK_TRANSACTION);
-	assert_int_equal(lien_link_asked(to), LIEN_ASK_TRANSACTION);
+	assert_int_equal(to->asked, LIEN_ASK_TRANSACTION);
 	assert_true(arrived(&order));
 	answer(&order, LIEN_WIRE_LAST, -1);
 	expect(LIEN_ASK_TRANSACTION, LIEN_WIRE_STAGE, 3);
