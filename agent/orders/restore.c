@@ -19,6 +19,15 @@ static bool wanted(const struct lien_selection *selection, const struct lien_pro
 		       : lien_viewer_sees(&selection->viewer, process);
 }
 
+/* Moves one to the end of those at the list's beginning that are kept. */
+static void keep(uint32_t *all, unsigned *kept, unsigned i)
+{
+	uint32_t pid = all[*kept];
+
+	all[(*kept)++] = all[i];
+	all[i] = pid;
+}
+
 /*
  * Keeps those of `all` that are wanted or may share with a wanted one, so that no others can delay
  * them.
@@ -27,21 +36,14 @@ static unsigned narrow(struct lien_agent *agent, const struct lien_selection *se
 	uint32_t *all, unsigned count)
 {
 	unsigned kept = 0, i, j;
-	uint32_t pid;
 
 	for (i = 0; i < count; i++)
-		if (wanted(selection, lien_graph_process(agent->graph, all[i]))) {
-			pid = all[kept];
-			all[kept++] = all[i];
-			all[i] = pid;
-		}
+		if (wanted(selection, lien_graph_process(agent->graph, all[i])))
+			keep(all, &kept, i);
 	for (i = 0; i < kept; i++)
 		for (j = kept; j < count; j++)
-			if (lien_orders_may_share(agent, all[i], all[j])) {
-				pid = all[kept];
-				all[kept++] = all[j];
-				all[j] = pid;
-			}
+			if (lien_orders_may_share(agent, all[i], all[j]))
+				keep(all, &kept, j);
 	return kept;
 }
 
@@ -64,33 +66,18 @@ static int check_pids(struct lien_agent *agent, const struct lien_selection *sel
 	return 0;
 }
 
-/* A process that is stopped answers no order. */
-static int check_go_on(const uint32_t *pids, unsigned count, char *error, size_t error_size)
-{
-	int err = 0;
-	unsigned i;
-
-	for (i = 0; !err && i < count; i++)
-		err = lien_proc_check_goes_on(pids[i], error, error_size);
-	return err;
-}
-
-/* Has the process something of an earlier agent's? Only it knows who shares that. */
-static bool knows_more(struct lien_agent *agent, uint32_t pid)
-{
-	const struct lien_process *process = lien_graph_process(agent->graph, pid);
-
-	return process && process->held_items;
-}
-
+/* May one of these have something of an earlier agent's, and share it? Only it knows with whom. */
 static bool may_share_any(
 	struct lien_agent *agent, uint32_t pid, const uint32_t *stopped, unsigned count)
 {
+	const struct lien_process *process;
 	unsigned i;
 
-	for (i = 0; i < count; i++)
-		if (knows_more(agent, stopped[i]) && lien_orders_may_share(agent, stopped[i], pid))
+	for (i = 0; i < count; i++) {
+		process = lien_graph_process(agent->graph, stopped[i]);
+		if (process && process->held_items && lien_orders_may_share(agent, stopped[i], pid))
 			return true;
+	}
 	return false;
 }
 
@@ -104,7 +91,7 @@ static int set_aside(struct lien_agent *agent, uint32_t *all, unsigned count, ui
 {
 	struct lien_selection these = {.pids = stopped};
 	char other[LIEN_REMEDY_SIZE];
-	uint32_t *with, pid;
+	uint32_t *with;
 	unsigned i, kept = 0;
 	int with_count;
 
@@ -122,11 +109,8 @@ static int set_aside(struct lien_agent *agent, uint32_t *all, unsigned count, ui
 	for (i = 0; with_count >= 0 && i < count; i++)
 		if (!lien_pids_find(with, with_count, all[i]) &&
 			!lien_pids_have(stopped, *stopped_count, all[i]) &&
-			!may_share_any(agent, all[i], stopped, *stopped_count)) {
-			pid = all[kept];
-			all[kept++] = all[i];
-			all[i] = pid;
-		}
+			!may_share_any(agent, all[i], stopped, *stopped_count))
+			keep(all, &kept, i);
 	free(with);
 	return with_count < 0 ? with_count : (int)kept;
 }
@@ -242,7 +226,7 @@ int lien_orders_release(struct lien_agent *agent, const struct lien_selection *s
 	struct lien_transaction_ops ops = lien_orders_ops(agent);
 	struct lien_process *process;
 	uint64_t held = 0, used = 0;
-	unsigned count = 0;
+	unsigned count = 0, i;
 	uint32_t *chosen;
 	int err = lien_orders_ready(agent, error, error_size);
 
@@ -269,9 +253,12 @@ int lien_orders_release(struct lien_agent *agent, const struct lien_selection *s
 			"all host memory that is held, %s, is in use: `lien restore` first",
 			lien_bytes(used).text);
 		err = -EBUSY;
-	} else if (check_go_on(chosen, count, error, error_size)) {
-		err = -EBUSY;
-	} else if (count) {
+	}
+	/* A process that is stopped answers no order. */
+	for (i = 0; !err && i < count; i++)
+		if (lien_proc_check_goes_on(chosen[i], error, error_size))
+			err = -EBUSY;
+	if (!err && count) {
 		err = lien_transaction_new(
 			&agent->transaction, LIEN_TRANSACTION_RELEASE, chosen, count, 0, &ops);
 		if (err)

@@ -84,18 +84,6 @@ static uint64_t machine_room(const struct lien_host_files *files)
 	return available > SPARE_BYTES ? available - SPARE_BYTES : 0;
 }
 
-static int check_machine(const struct lien_host_files *files, const struct lien_host_need *needs,
-	unsigned count, char *error, size_t error_size)
-{
-	uint64_t need = 0, left;
-	unsigned i;
-
-	for (i = 0; i < count; i++)
-		need += needs[i].bytes;
-	left = need ? machine_room(files) : 0;
-	return need > left ? refuse(error, error_size, "the machine", need, left) : 0;
-}
-
 /* The two versions of cgroups differ only in names for this purpose. */
 struct hierarchy {
 	const char *mount;
@@ -106,7 +94,7 @@ struct hierarchy {
 
 /* Returns the process's cgroup as a path below the mount; "": it has none. */
 static void path_of(const struct lien_host_files *files, const struct hierarchy *hierarchy,
-	uint32_t pid, char *path, size_t size)
+	uint32_t pid, char path[PATH_MAX])
 {
 	char name[PATH_MAX], line[PATH_MAX + 64], *at, *second;
 	FILE *stream;
@@ -125,7 +113,7 @@ static void path_of(const struct lien_host_files *files, const struct hierarchy 
 		if ((hierarchy->marker[0] ? !strstr(at + 1, hierarchy->marker) : at[1] != '\0') ||
 			strstr(second + 1, "/.."))
 			continue;
-		snprintf(path, size, "%s", second + 1);
+		snprintf(path, PATH_MAX, "%s", second + 1);
 	}
 	if (stream)
 		fclose(stream);
@@ -156,83 +144,72 @@ static bool room_in(const struct hierarchy *hierarchy, const char *group, uint64
 	return true;
 }
 
-/* Calls fn for a cgroup and all above it, up to and including the mount, which in a container may
- * be a cgroup with a limit. Ends with the first result other than 0. */
-static int each_group(const char *path, int (*fn)(void *context, const char *group), void *context)
+/* Makes it the cgroup above. Returns false after the mount, "", which in a container may be a
+ * cgroup with a limit. */
+static bool go_up(char *group)
 {
-	char group[PATH_MAX], *slash;
-	int err = 0;
+	char *slash = strrchr(group, '/');
 
-	snprintf(group, sizeof(group), "%s", path);
-	while (!err && (slash = strrchr(group, '/'))) {
-		err = fn(context, group);
+	if (slash)
 		*slash = '\0';
-	}
-	return err || !path[0] ? err : fn(context, "");
+	return slash;
 }
 
-struct check {
-	const struct hierarchy *hierarchy;
-	const struct lien_host_need *needs;
-	char (*paths)[PATH_MAX]; /* parallel to them */
-	unsigned count;
-	unsigned checked; /* of the first ones, all cgroups have been */
-	char *error;
-	size_t error_size;
-};
-
-#define CHECKED 1 /* this cgroup, and those above it */
-
-static bool is_checked(const struct check *check, const char *group)
+/* Checks one cgroup against all processes in it or below it. */
+static int check_group(const struct hierarchy *hierarchy, const struct lien_host_need *needs,
+	char (*paths)[PATH_MAX], unsigned count, const char *group, char *error, size_t error_size)
 {
-	unsigned i;
-
-	for (i = 0; i < check->checked; i++)
-		if (check->needs[i].bytes && check->paths[i][0] && below(check->paths[i], group))
-			return true;
-	return false;
-}
-
-/* Checks one cgroup against all processes in it or below it. The processes of a job share most of
- * them, and reading one can take the kernel a millisecond. */
-static int check_group(void *context, const char *group)
-{
-	const struct check *check = context;
 	uint64_t need = 0, left;
 	char where[PATH_MAX + 64];
 	unsigned i;
 
-	if (is_checked(check, group))
-		return CHECKED;
-	if (!room_in(check->hierarchy, group, &left))
+	if (!room_in(hierarchy, group, &left))
 		return 0;
-	for (i = 0; i < check->count; i++)
-		if (check->paths[i][0] && below(check->paths[i], group))
-			need += check->needs[i].bytes;
+	for (i = 0; i < count; i++)
+		if (paths[i][0] && below(paths[i], group))
+			need += needs[i].bytes;
 	if (need <= left)
 		return 0;
 	snprintf(where, sizeof(where), "the memory cgroup %.200s", group[0] ? group : "/");
-	return refuse(check->error, check->error_size, where, need, left);
+	return refuse(error, error_size, where, need, left);
+}
+
+/* The processes of a job share most cgroups, and reading one can take the kernel a millisecond. */
+static bool is_checked(const struct lien_host_need *needs, char (*paths)[PATH_MAX],
+	unsigned checked, const char *group)
+{
+	unsigned i;
+
+	for (i = 0; i < checked; i++)
+		if (needs[i].bytes && paths[i][0] && below(paths[i], group))
+			return true;
+	return false;
 }
 
 static int check_hierarchy(const struct lien_host_files *files, const struct hierarchy *hierarchy,
 	const struct lien_host_need *needs, unsigned count, char *error, size_t error_size)
 {
-	struct check check = {
-		hierarchy, needs, calloc(count, sizeof(*check.paths)), count, 0, error, error_size};
-	int err = check.paths ? 0 : -ENOMEM;
+	char(*paths)[PATH_MAX] = calloc(count, sizeof(*paths)), group[PATH_MAX];
 	unsigned i;
+	int err = 0;
 
-	if (err)
+	if (!paths) {
 		snprintf(error, error_size, "out of memory");
-	for (i = 0; i < count && !err; i++)
-		path_of(files, hierarchy, needs[i].pid, check.paths[i], sizeof(check.paths[i]));
-	for (; check.checked < count && !err; check.checked++)
-		if (needs[check.checked].bytes) {
-			err = each_group(check.paths[check.checked], check_group, &check);
-			err = err == CHECKED ? 0 : err;
-		}
-	free(check.paths);
+		return -ENOMEM;
+	}
+	for (i = 0; i < count; i++)
+		path_of(files, hierarchy, needs[i].pid, paths[i]);
+	for (i = 0; i < count && !err; i++) {
+		if (!needs[i].bytes || !paths[i][0])
+			continue;
+		memcpy(group, paths[i], sizeof(group));
+		do {
+			if (is_checked(needs, paths, i, group))
+				break;
+			err = check_group(hierarchy, needs, paths, count, group, error, error_size);
+		} while (!err && go_up(group));
+	}
+	free(paths);
 	return err;
 }
 
@@ -255,74 +232,58 @@ int lien_host_check(const struct lien_host_files *files, const struct lien_host_
 {
 	struct hierarchy list[2];
 	unsigned n = hierarchies(files, list), i;
-	int err = files->proc ? check_machine(files, needs, count, error, error_size) : 0;
+	uint64_t need = 0, left;
+	int err = 0;
 
+	for (i = 0; i < count; i++)
+		need += needs[i].bytes;
+	left = need ? machine_room(files) : 0;
+	if (need > left)
+		return refuse(error, error_size, "the machine", need, left);
 	for (i = 0; i < n && !err; i++)
 		err = check_hierarchy(files, &list[i], needs, count, error, error_size);
 	return err;
 }
 
-struct room {
-	const struct hierarchy *hierarchy;
-	uint64_t left;
-};
-
-static int room_of_group(void *context, const char *group)
-{
-	struct room *room = context;
-	uint64_t left;
-
-	if (room_in(room->hierarchy, group, &left) && left < room->left)
-		room->left = left;
-	return 0;
-}
-
 uint64_t lien_host_room(const struct lien_host_files *files, uint32_t pid)
 {
-	struct room room = {.left = machine_room(files)};
+	uint64_t room = machine_room(files), left;
 	struct hierarchy list[2];
 	unsigned n = hierarchies(files, list), i;
-	char path[PATH_MAX];
+	char group[PATH_MAX];
 
 	for (i = 0; i < n; i++) {
-		path_of(files, &list[i], pid, path, sizeof(path));
-		room.hierarchy = &list[i];
-		each_group(path, room_of_group, &room);
+		path_of(files, &list[i], pid, group);
+		if (!group[0])
+			continue;
+		do {
+			if (room_in(&list[i], group, &left) && left < room)
+				room = left;
+		} while (go_up(group));
 	}
-	return room.left;
-}
-
-struct limited {
-	const struct hierarchy *hierarchy;
-	unsigned long long total; /* of the machine */
-};
-
-static int is_limited(void *context, const char *group)
-{
-	const struct limited *limited = context;
-	unsigned long long limit;
-	char folder[2 * PATH_MAX];
-
-	snprintf(folder, sizeof(folder), "%s%s", limited->hierarchy->mount, group);
-	return read_number(folder, limited->hierarchy->limit, "", &limit) && limit < limited->total;
+	return room;
 }
 
 bool lien_host_limited(const struct lien_host_files *files, uint32_t pid)
 {
-	struct limited limited = {.total = 1ull << 60}; /* v1 has a number for no limit, too */
+	unsigned long long limit, total = 1ull << 60; /* v1 has a number for no limit, too */
+	char group[PATH_MAX], folder[2 * PATH_MAX];
 	struct hierarchy list[2];
 	unsigned n = hierarchies(files, list), i;
-	char path[PATH_MAX];
-	bool found = false;
 
-	if (files->proc && read_number(files->proc, "meminfo", "MemTotal:", &limited.total))
-		limited.total <<= 10;
-	for (i = 0; i < n && !found; i++) {
-		path_of(files, &list[i], pid, path, sizeof(path));
-		limited.hierarchy = &list[i];
-		found = each_group(path, is_limited, &limited);
+	if (files->proc && read_number(files->proc, "meminfo", "MemTotal:", &total))
+		total <<= 10;
+	for (i = 0; i < n; i++) {
+		path_of(files, &list[i], pid, group);
+		if (!group[0])
+			continue;
+		do {
+			snprintf(folder, sizeof(folder), "%s%s", list[i].mount, group);
+			if (read_number(folder, list[i].limit, "", &limit) && limit < total)
+				return true;
+		} while (go_up(group));
 	}
-	return found;
+	return false;
 }
 
 uint64_t lien_host_share(uint64_t room, uint64_t held, unsigned percent)

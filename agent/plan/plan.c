@@ -31,12 +31,13 @@ uint64_t lien_plan_address(const struct lien_allocation *allocation)
 	return any != UINT64_MAX ? any : 0;
 }
 
-__attribute__((format(printf, 4, 5))) static int refuse(
-	struct planner *planner, int code, struct lien_blame blame, const char *format, ...)
+/* process, holder: as in struct lien_blame. */
+__attribute__((format(printf, 6, 7))) static int refuse(struct planner *planner, int code,
+	enum lien_cause cause, uint32_t process, uint32_t holder, const char *format, ...)
 {
 	va_list args;
 
-	planner->plan->blame = blame;
+	planner->plan->blame = (struct lien_blame){cause, process, holder};
 	va_start(args, format);
 	vsnprintf(planner->error, planner->error_size, format, args);
 	va_end(args);
@@ -68,7 +69,7 @@ static int refuse_to_leave(
 
 	if (key.holder)
 		snprintf(by, sizeof(by), " (process %u)", key.holder);
-	return refuse(planner, -EBUSY, (struct lien_blame){LIEN_CAUSE_STRICT, key.pid, key.holder},
+	return refuse(planner, -EBUSY, LIEN_CAUSE_STRICT, key.pid, key.holder,
 		"--strict: %s of process %u at 0x%" PRIx64
 		" would be left behind: %s%s: without --strict all else is moved",
 		lien_bytes(allocation->bytes).text, key.pid, lien_plan_address(allocation),
@@ -117,8 +118,7 @@ static int check_holder(struct planner *planner, const struct lien_holding *hold
 	char what[200];
 
 	if (!lien_viewer_sees(&selection->viewer, holder))
-		return refuse(planner, -EPERM,
-			(struct lien_blame){LIEN_CAUSE_PERMISSION, allocation->owner_pid, 0},
+		return refuse(planner, -EPERM, LIEN_CAUSE_PERMISSION, allocation->owner_pid, 0,
 			"%s of process %u at 0x%" PRIx64
 			" is mapped by a process of another user (see `lien holders`): "
 			"only root can move what is shared with it",
@@ -131,25 +131,19 @@ static int check_holder(struct planner *planner, const struct lien_holding *hold
 			lien_bytes(allocation->bytes).text, allocation->owner_pid,
 			lien_plan_address(allocation), holder->pid, first ? first->va : 0);
 	if (reason)
-		return refuse(planner, -EBUSY,
-			(struct lien_blame){cause_of(holder), allocation->owner_pid, holder->pid},
+		return refuse(planner, -EBUSY, cause_of(holder), allocation->owner_pid, holder->pid,
 			"%s, which cannot take part: %s", what, reason);
 	if (!in)
-		return refuse(planner, -EBUSY,
-			(struct lien_blame){
-				LIEN_CAUSE_NOT_SELECTED, allocation->owner_pid, holder->pid},
-			"%s, which is not selected: add --pid %u or --with-closure", what,
-			holder->pid);
+		return refuse(planner, -EBUSY, LIEN_CAUSE_NOT_SELECTED, allocation->owner_pid,
+			holder->pid, "%s, which is not selected: add --pid %u or --with-closure",
+			what, holder->pid);
 	if (selection->within &&
 		!lien_pids_find(selection->within, selection->within_count, holder->pid))
-		return refuse(planner, -EBUSY,
-			(struct lien_blame){
-				LIEN_CAUSE_NOT_SELECTED, allocation->owner_pid, holder->pid},
-			"process %u has come to share %s of process %u meanwhile", holder->pid,
-			lien_bytes(allocation->bytes).text, allocation->owner_pid);
+		return refuse(planner, -EBUSY, LIEN_CAUSE_NOT_SELECTED, allocation->owner_pid,
+			holder->pid, "process %u has come to share %s of process %u meanwhile",
+			holder->pid, lien_bytes(allocation->bytes).text, allocation->owner_pid);
 	if (!RB_EMPTY(&holder->captures))
-		return refuse(planner, -EBUSY,
-			(struct lien_blame){LIEN_CAUSE_CAPTURING, holder->pid, 0},
+		return refuse(planner, -EBUSY, LIEN_CAUSE_CAPTURING, holder->pid, 0,
 			"process %u is capturing a CUDA graph: try again when it is done",
 			holder->pid);
 	return 0;
@@ -170,39 +164,6 @@ static struct lien_plan_process *plan_process(struct planner *planner, uint32_t 
 	if (part)
 		part->pid = pid;
 	return part;
-}
-
-/* mapping NULL: one that the control library is to make. */
-static void describe(struct lien_wire_item *item, const struct lien_allocation *allocation,
-	const struct lien_mapping *mapping)
-{
-	const struct lien_access_set *set = mapping ? lien_mapping_access(mapping) : NULL;
-	const struct lien_comm *comm = lien_allocation_comm(allocation);
-	const struct lien_prop *prop = &allocation->prop;
-	unsigned i;
-
-	memset(item, 0, sizeof(*item));
-	item->token = allocation->id;
-	item->va = mapping ? mapping->va : 0;
-	item->bytes = mapping ? mapping->bytes : allocation->bytes;
-	item->allocation_bytes = allocation->bytes;
-	item->prop_type = prop->type;
-	item->handle_types = prop->handle_types;
-	item->location_type = prop->location_type;
-	item->location_id = prop->location_id;
-	item->compression = prop->compression;
-	item->rdma = prop->rdma;
-	item->usage = prop->usage;
-	for (i = 0; set && i < set->count; i++) {
-		item->place[i].location_type = set->access[i].location_type;
-		item->place[i].location_id = set->access[i].location_id;
-		item->place[i].flags = set->access[i].flags;
-	}
-	item->places = i;
-	item->group = comm ? lien_comm_group(comm) : 0;
-	item->tag = allocation->tag ? lien_plan_tag_hash(lien_allocation_tag(allocation)) : 0;
-	item->owner_pid = allocation->owner_pid;
-	item->owner_start = allocation->owner_start;
 }
 
 /* Flags that all items of a holding share. */
@@ -226,8 +187,7 @@ static int items_grow(struct planner *planner, struct lien_plan_process *part, u
 	unsigned room;
 
 	if (more > LIEN_WIRE_ITEMS_MAX - part->items_count)
-		return refuse(planner, -EBUSY,
-			(struct lien_blame){LIEN_CAUSE_TOO_MUCH, part->pid, 0},
+		return refuse(planner, -EBUSY, LIEN_CAUSE_TOO_MUCH, part->pid, 0,
 			"process %u has more than %u mappings to move: select less of it "
 			"(--owner)",
 			part->pid, LIEN_WIRE_ITEMS_MAX);
@@ -242,18 +202,46 @@ static int items_grow(struct planner *planner, struct lien_plan_process *part, u
 	return 0;
 }
 
+/* mapping NULL: one that the control library is to make. */
 static void add_item(struct lien_plan_process *part, const struct lien_holding *holding,
 	const struct lien_mapping *mapping, unsigned index, uint32_t flags)
 {
+	const struct lien_access_set *set = mapping ? lien_mapping_access(mapping) : NULL;
+	const struct lien_allocation *allocation = holding->allocation;
+	const struct lien_comm *comm = lien_allocation_comm(allocation);
 	struct lien_wire_item *item = &part->items[part->items_count++];
+	const struct lien_prop *prop = &allocation->prop;
 	const struct lien_handle *handle;
+	unsigned i;
 
-	describe(item, holding->allocation, mapping);
+	*item = (struct lien_wire_item){
+		.token = allocation->id,
+		.va = mapping ? mapping->va : 0,
+		.bytes = mapping ? mapping->bytes : allocation->bytes,
+		.allocation_bytes = allocation->bytes,
+		.prop_type = prop->type,
+		.handle_types = prop->handle_types,
+		.location_type = prop->location_type,
+		.location_id = prop->location_id,
+		.compression = prop->compression,
+		.rdma = prop->rdma,
+		.usage = prop->usage,
+		.places = set ? set->count : 0,
+		.group = comm ? lien_comm_group(comm) : 0,
+		.tag = allocation->tag ? lien_plan_tag_hash(lien_allocation_tag(allocation)) : 0,
+		.owner_pid = allocation->owner_pid,
+		.owner_start = allocation->owner_start,
+		.index = index,
+		.flags = flags,
+	};
+	for (i = 0; set && i < set->count; i++) {
+		item->place[i].location_type = set->access[i].location_type;
+		item->place[i].location_id = set->access[i].location_id;
+		item->place[i].flags = set->access[i].flags;
+	}
 	TAILQ_FOREACH (handle, &holding->handles, of_holding)
 		item->handle[item->handles++] = (struct lien_wire_handle){
 			.value = handle->value, .references = handle->references};
-	item->index = index;
-	item->flags = flags;
 }
 
 static void add_binding(struct lien_plan_process *part, const struct lien_holding *holding,
@@ -354,8 +342,7 @@ static int check_owner(struct planner *planner, const struct lien_allocation *al
 
 	if (!reason)
 		return 0;
-	return refuse(planner, -EBUSY,
-		(struct lien_blame){cause_of(allocation->owner), allocation->owner_pid, 0},
+	return refuse(planner, -EBUSY, cause_of(allocation->owner), allocation->owner_pid, 0,
 		"process %u cannot take part: %s (%s at 0x%" PRIx64 ")", allocation->owner_pid,
 		reason, lien_bytes(allocation->bytes).text, lien_plan_address(allocation));
 }
@@ -484,7 +471,7 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 	}
 	if (err)
 		lien_plan_clear(plan);
-	return err == -ENOMEM ? refuse(&planner, err, (struct lien_blame){0}, "out of memory")
+	return err == -ENOMEM ? refuse(&planner, err, LIEN_CAUSE_FAILED, 0, 0, "out of memory")
 			      : err;
 }
 

@@ -7,6 +7,7 @@
 
 #include <lien/cuda_abi.h>
 
+#include "agent/graph/array.h"
 #include "agent/transaction/transaction_internal.h"
 
 /* Does the process copy memory of its own to the device? */
@@ -376,7 +377,6 @@ static void route(struct lien_transaction *t, unsigned from, uint64_t token, int
 		return; /* it may not hand this out */
 	for (i = 0; i < t->count; i++) {
 		struct participant *participant = &t->participants[i];
-		struct share_in *shares;
 		int copy;
 
 		if (i == from || !participant->member || participant->gone)
@@ -384,17 +384,10 @@ static void route(struct lien_transaction *t, unsigned from, uint64_t token, int
 		item = lien_participant_find(participant, token);
 		if (!imports_from(t, i, from, item))
 			continue;
-		if (participant->shares_count == participant->shares_room) {
-			unsigned room =
-				participant->shares_room ? 2 * participant->shares_room : 64;
-
-			shares = realloc(participant->shares, room * sizeof(*shares));
-			if (!shares) {
-				lien_transaction_fail(t, -ENOMEM, 0, "out of memory");
-				return;
-			}
-			participant->shares = shares;
-			participant->shares_room = room;
+		if (lien_array_grow(&participant->shares, participant->shares_count,
+			    &participant->shares_room, sizeof(*participant->shares))) {
+			lien_transaction_fail(t, -ENOMEM, 0, "out of memory");
+			return;
 		}
 		copy = t->ops.fd_dup(fd);
 		if (copy < 0) {
