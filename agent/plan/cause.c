@@ -4,9 +4,7 @@
 #include <errno.h>
 #include <stddef.h>
 
-static const struct {
-	const char *code, *remedy;
-} causes[] = {
+const struct lien_cause_row lien_causes[LIEN_CAUSE_COUNT] = {
 #define LIEN_CAUSE_ROW(NAME, code, remedy) [LIEN_CAUSE_##NAME] = {code, remedy},
 	LIEN_CAUSES(LIEN_CAUSE_ROW)
 #undef LIEN_CAUSE_ROW
@@ -29,16 +27,6 @@ static const struct {
 	{-EOPNOTSUPP, LIEN_CAUSE_UNABLE},
 	{-E2BIG, LIEN_CAUSE_TOO_MUCH},
 };
-
-const char *lien_cause_code(enum lien_cause cause)
-{
-	return causes[cause].code;
-}
-
-const char *lien_cause_remedy(enum lien_cause cause)
-{
-	return causes[cause].remedy;
-}
 
 enum lien_cause lien_cause_of(int error)
 {

@@ -45,8 +45,11 @@ struct lien_blame {
 	uint32_t holder;  /* another one, which holds the process's memory; 0: none */
 };
 
-const char *lien_cause_code(enum lien_cause cause);
-const char *lien_cause_remedy(enum lien_cause cause);
+extern const struct lien_cause_row {
+	const char *code;
+	const char *remedy; /* NULL: there is no general one */
+} lien_causes[LIEN_CAUSE_COUNT];
+
 /* The cause of a failed transaction, from the error that it ended with (-errno). */
 enum lien_cause lien_cause_of(int error);
 

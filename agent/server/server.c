@@ -257,7 +257,7 @@ void lien_reply_send(struct lien_client *client, json_t *message)
 static json_t *failure(const char *error, struct lien_blame blame)
 {
 	return json_pack("{s:b, s:s, s:s, s:s?, s:o, s:o}", "ok", 0, "error", error, "code",
-		lien_cause_code(blame.cause), "remedy", lien_cause_remedy(blame.cause), "process",
+		lien_causes[blame.cause].code, "remedy", lien_causes[blame.cause].remedy, "process",
 		blame.process ? json_integer(blame.process) : json_null(), "holder",
 		blame.holder ? json_integer(blame.holder) : json_null());
 }

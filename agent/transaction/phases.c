@@ -229,7 +229,7 @@ void lien_transaction_progress(struct lien_transaction *t)
 	unsigned i, done = 0, of = 0;
 
 	for (i = 0; i < t->count; i++)
-		if (t->participants[i].member && !t->participants[i].gone) {
+		if (lien_participant_active(&t->participants[i])) {
 			done += t->participants[i].finished;
 			of++;
 		}
@@ -364,7 +364,7 @@ void lien_phase_begin(struct lien_transaction *t, enum lien_phase phase)
 		t->participants[i].finished = false;
 	lien_transaction_progress(t);
 	for (i = 0; !row->step && i < t->count; i++) {
-		if (!t->participants[i].member || t->participants[i].gone)
+		if (!lien_participant_active(&t->participants[i]))
 			continue;
 		if (row->order)
 			row->order(t, i);
@@ -391,7 +391,7 @@ int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step)
 	int err;
 
 	for (i = 0; i < t->count && !t->stopping; i++) {
-		if (!t->participants[i].member || t->participants[i].gone)
+		if (!lien_participant_active(&t->participants[i]))
 			continue;
 		err = t->ops.gate(t->ops.context, t->processes[i].pid, step, why, sizeof(why));
 		if (step == LIEN_GATE_BEGIN)
@@ -597,8 +597,8 @@ static void keep_alive(struct lien_transaction *t, uint64_t now)
 	unsigned i;
 
 	for (i = 0; i < t->count; i++)
-		if (t->participants[i].member && !t->participants[i].gone &&
-			!t->participants[i].seq && now - t->participants[i].t_sent > ALIVE_NS)
+		if (lien_participant_active(&t->participants[i]) && !t->participants[i].seq &&
+			now - t->participants[i].t_sent > ALIVE_NS)
 			lien_transaction_order(t, i, LIEN_PHASE_ALIVE, 0, NULL, 0);
 }
 

@@ -66,6 +66,12 @@ struct participant {
 	unsigned rooms_count;
 };
 
+/* Does it take part, as far as it still can? */
+static inline bool lien_participant_active(const struct participant *participant)
+{
+	return participant->member && !participant->gone;
+}
+
 struct lien_transaction {
 	struct lien_transaction_ops ops;
 	struct lien_transaction_result result;

@@ -297,18 +297,15 @@ static int take_plan(struct lien_transaction *t, const struct lien_plan *plan)
 {
 	static const struct lien_plan_process nothing;
 	const struct lien_plan_process *part;
-	unsigned i, j;
+	unsigned i;
 	int err, other = 0;
 
 	for (i = 0; i < plan->processes_count; i++)
 		if (lien_transaction_index(t, plan->processes[i].pid) < 0)
 			return -EBUSY;
 	for (i = 0; i < t->count; i++) {
-		part = &nothing;
-		for (j = 0; j < plan->processes_count; j++)
-			if (plan->processes[j].pid == t->processes[i].pid)
-				part = &plan->processes[j];
-		err = take_part(t, i, part);
+		part = lien_plan_part(plan, t->processes[i].pid);
+		err = take_part(t, i, part ? part : &nothing);
 		if (err < 0)
 			return err;
 		other |= err;

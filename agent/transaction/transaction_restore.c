@@ -151,7 +151,7 @@ static bool all_exchanged(const struct lien_transaction *t)
 	for (i = 0; i < t->count; i++) {
 		const struct participant *participant = &t->participants[i];
 
-		if (participant->member && !participant->gone &&
+		if (lien_participant_active(participant) &&
 			(!participant->created || !participant->exported || participant->seq ||
 				participant->shares_count))
 			return false;
@@ -218,8 +218,7 @@ static bool all_filled(const struct lien_transaction *t)
 	unsigned i;
 
 	for (i = 0; i < t->count; i++)
-		if (t->participants[i].member && !t->participants[i].gone &&
-			!t->participants[i].filled)
+		if (lien_participant_active(&t->participants[i]) && !t->participants[i].filled)
 			return false;
 	return true;
 }
@@ -292,7 +291,7 @@ static bool may_export(const struct lien_transaction *t, unsigned index)
 	for (i = 0; i < t->count; i++) {
 		const struct participant *participant = &t->participants[i];
 
-		if (!participant->member || participant->gone)
+		if (!lien_participant_active(participant))
 			continue;
 		waiting += participant->shares_count;
 		waiting += participant->exporting ? participant->imports_of : 0;
@@ -353,13 +352,12 @@ static void step(struct lien_transaction *t)
 	for (i = 0; i < t->count; i++) {
 		struct participant *participant = &t->participants[i];
 
-		if (participant->member && !participant->gone && !participant->finished &&
+		if (lien_participant_active(participant) && !participant->finished &&
 			!participant->seq)
 			next_order(t, i);
 	}
 	for (i = 0; i < t->count; i++)
-		if (t->participants[i].member && !t->participants[i].gone &&
-			!t->participants[i].finished)
+		if (lien_participant_active(&t->participants[i]) && !t->participants[i].finished)
 			all = false;
 	if (all)
 		restore_end(t);
@@ -379,7 +377,7 @@ static void route(struct lien_transaction *t, unsigned from, uint64_t token, int
 		struct participant *participant = &t->participants[i];
 		int copy;
 
-		if (i == from || !participant->member || participant->gone)
+		if (i == from || !lien_participant_active(participant))
 			continue;
 		item = lien_participant_find(participant, token);
 		if (!imports_from(t, i, from, item))

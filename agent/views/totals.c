@@ -40,9 +40,9 @@ static json_t *view_kind(const struct lien_totals *totals, enum lien_transaction
 			outcomes, outcome_names[i], json_integer(totals->ended[kind][i]));
 	/* several causes may have one code */
 	for (i = 0; i < LIEN_CAUSE_COUNT; i++) {
-		const json_t *others = json_object_get(refused, lien_cause_code(i));
+		const json_t *others = json_object_get(refused, lien_causes[i].code);
 
-		json_object_set_new(refused, lien_cause_code(i),
+		json_object_set_new(refused, lien_causes[i].code,
 			json_integer(json_integer_value(others) + totals->refused[kind][i]));
 	}
 	return json_pack("{s:s, s:o, s:o, s:I, s:o, s:o, s:o}", "kind",

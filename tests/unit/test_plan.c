@@ -1073,8 +1073,8 @@ static void test_blame(void **state)
 	some.strict = true;
 	expect_refusal(&some, -EBUSY, "--strict");
 	expect_blame(LIEN_CAUSE_STRICT, 1, 0);
-	assert_string_equal(lien_cause_code(LIEN_CAUSE_STRICT), "refused");
-	assert_non_null(lien_cause_remedy(LIEN_CAUSE_STRICT));
+	assert_string_equal(lien_causes[LIEN_CAUSE_STRICT].code, "refused");
+	assert_non_null(lien_causes[LIEN_CAUSE_STRICT].remedy);
 	assert_int_equal(make(&all), 0);
 	expect_blame(LIEN_CAUSE_FAILED, 0, 0);
 	assert_int_equal(lien_cause_of(-ECANCELED), LIEN_CAUSE_CANCELLED);

@@ -35,7 +35,7 @@ static void expect_refusal(const char *text)
 	assert_null(plan.processes);
 	assert_null(plan.freed);
 	assert_int_equal(plan.blame.cause, LIEN_CAUSE_TOO_LITTLE);
-	assert_string_equal(lien_cause_code(plan.blame.cause), "refused");
+	assert_string_equal(lien_causes[plan.blame.cause].code, "refused");
 }
 
 static unsigned has(uint32_t pid, uint64_t va)
