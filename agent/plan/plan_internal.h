@@ -186,11 +186,6 @@ uint64_t lien_plan_object(const struct lien_allocation *object, const struct lie
 /* Returns the owner's mapping that covers all bytes, for copying. */
 const struct lien_mapping *lien_plan_whole(const struct lien_allocation *allocation);
 
-/* --- what is not selected (plan_idle.c) ------------------------------------------------------- */
-
-/* Fills lien_plan.idle and .unknown. The plan's processes are sorted. -ENOMEM. */
-int lien_idle_add(struct planner *planner);
-
 /* --- so many bytes of a GPU (plan_free.c) ----------------------------------------------------- */
 
 /* Returns the row of the GPU that it could be moved from; -ENOMEM. */
