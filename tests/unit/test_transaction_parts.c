@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Restores in parts (agent/transaction/transaction_parts.c): one group after the other. */
+/* Restores in parts (agent/transaction/transaction_list.c): one group after the other. */
 #include "tests/unit/fake_processes.h"
 
 #define GROUP(g) (0x5ac0ull + (g)) /* 0: no communicator's */
