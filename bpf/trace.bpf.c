@@ -235,7 +235,7 @@ __noinline int emit_call(
 	if (frame->control && frame->call >= LIEN_CALL_CU_CONTEXT_CREATE &&
 		frame->call <= LIEN_CALL_CU_CONTEXT_DESTROY)
 		size = 0;
-	/* What it allocates by these is no memory that could be moved (control/plain/wait.c). */
+	/* What it allocates by these is no memory that could be moved (control/plain/context.c). */
 	if (frame->control &&
 		(frame->call == LIEN_CALL_CU_MEM_ALLOC || frame->call == LIEN_CALL_CU_MEM_FREE))
 		size = 0;

@@ -21,7 +21,6 @@ __attribute__((
 LIEN_EXPORTED_DECLARE(cuGetProcAddress)
 LIEN_EXPORTED_DECLARE(cuGetProcAddress_v2)
 LIEN_INTERPOSED_HANDLES(LIEN_EXPORTED_DECLARE)
-LIEN_INTERPOSED_PLAIN(LIEN_EXPORTED_DECLARE)
 
 /* clang-format off */
 #define DRIVERS(name, function)                                                                    \
@@ -40,13 +39,10 @@ const struct lien_interposed lien_interposed[] = {
 
 const unsigned lien_interposed_count = sizeof(lien_interposed) / sizeof(lien_interposed[0]);
 
-static const struct lien_interposed plain[] = {
-#define ROW(name) DRIVERS(name, lien_plain_##name)
-	LIEN_INTERPOSED_PLAIN(ROW)
-#undef ROW
-};
-
-static const unsigned plain_count = sizeof(plain) / sizeof(plain[0]);
+/* The rows of LIEN_INTERPOSE_PLAIN(); a test may have none. */
+extern const struct lien_interposed __start_lien_plain_rows[]
+	__attribute__((weak, visibility("hidden"))),
+	__stop_lien_plain_rows[] __attribute__((weak, visibility("hidden")));
 
 static int is_off(void)
 {
@@ -95,14 +91,15 @@ void *lien_interposed_given(const struct lien_interposed *interposed)
 
 static const struct lien_interposed *find(const char *name)
 {
+	const struct lien_interposed *plain;
 	unsigned i;
 
 	for (i = 0; i < lien_interposed_count; i++)
 		if (lien_same(lien_interposed[i].name, name))
 			return &lien_interposed[i];
-	for (i = 0; i < plain_count; i++)
-		if (lien_same(plain[i].name, name))
-			return lien_interpose_has_plain() ? &plain[i] : NULL;
+	for (plain = __start_lien_plain_rows; plain < __stop_lien_plain_rows; plain++)
+		if (lien_same(plain->name, name))
+			return lien_interpose_has_plain() ? plain : NULL;
 	return NULL;
 }
 
@@ -252,26 +249,25 @@ __asm__("	.pushsection .text\n"
 /* --- cuGetProcAddress() ----------------------------------------------------------------------- */
 
 /* Returns ours if the exported name is the requested one, with or without a version suffix. */
-static void *ours_in(
-	const struct lien_interposed *rows, unsigned count, const char *symbol, void *function)
+static void *ours_in(const struct lien_interposed *row, const struct lien_interposed *end,
+	const char *symbol, void *function)
 {
 	size_t length = strlen(symbol);
-	unsigned i;
 
-	for (i = 0; i < count; i++)
-		if (!strncmp(rows[i].name, symbol, length) &&
-			rows[i].member != LIEN_NOT_THE_DRIVERS &&
-			lien_interposed_real(&rows[i]) == function)
-			return lien_interposed_given(&rows[i]);
+	for (; row < end; row++)
+		if (!strncmp(row->name, symbol, length) && row->member != LIEN_NOT_THE_DRIVERS &&
+			lien_interposed_real(row) == function)
+			return lien_interposed_given(row);
 	return NULL;
 }
 
 static void *ours_of(const char *symbol, void *function)
 {
-	void *ours = ours_in(lien_interposed, lien_interposed_count, symbol, function);
+	void *ours =
+		ours_in(lien_interposed, lien_interposed + lien_interposed_count, symbol, function);
 
 	if (!ours && lien_interpose_has_plain())
-		ours = ours_in(plain, plain_count, symbol, function);
+		ours = ours_in(__start_lien_plain_rows, __stop_lien_plain_rows, symbol, function);
 	return ours ? ours : function;
 }
 

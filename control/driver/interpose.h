@@ -49,52 +49,6 @@
 	X(cuMulticastBindAddr_v2)                                                                  \
 	X(cuMulticastUnbind)
 
-/* The functions that hand out, take back and describe plain memory (control/plain/plain.h). They
- * are replaced only in a process that had this library from its start. */
-#define LIEN_INTERPOSED_PLAIN(X)                                                                   \
-	X(cuMemAlloc_v2)                                                                           \
-	X(cuMemAllocPitch_v2)                                                                      \
-	X(cuMemFree_v2)                                                                            \
-	X(cuMemAllocAsync)                                                                         \
-	X(cuMemAllocAsync_ptsz)                                                                    \
-	X(cuMemAllocFromPoolAsync)                                                                 \
-	X(cuMemAllocFromPoolAsync_ptsz)                                                            \
-	X(cuMemFreeAsync)                                                                          \
-	X(cuMemFreeAsync_ptsz)                                                                     \
-	X(cuMemPoolGetAttribute)                                                                   \
-	X(cuMemPoolSetAttribute)                                                                   \
-	X(cuMemPoolSetAccess)                                                                      \
-	X(cuMemPoolTrimTo)                                                                         \
-	X(cuMemGetInfo_v2)                                                                         \
-	X(cuCtxSynchronize)                                                                        \
-	X(cuCtxSynchronize_v2)                                                                     \
-	X(cuStreamSynchronize)                                                                     \
-	X(cuStreamSynchronize_ptsz)                                                                \
-	X(cuEventSynchronize)                                                                      \
-	X(cuMemGetAddressRange_v2)                                                                 \
-	X(cuMemHostGetFlags)                                                                       \
-	X(cuMemHostGetDevicePointer_v2)                                                            \
-	X(cuPointerGetAttribute)                                                                   \
-	X(cuPointerGetAttributes)                                                                  \
-	X(cuPointerSetAttribute)                                                                   \
-	X(cuIpcGetMemHandle)                                                                       \
-	X(cuIpcOpenMemHandle)                                                                      \
-	X(cuIpcOpenMemHandle_v2)                                                                   \
-	X(cuIpcCloseMemHandle)                                                                     \
-	X(cuCtxCreate_v2)                                                                          \
-	X(cuCtxCreate_v3)                                                                          \
-	X(cuCtxCreate_v4)                                                                          \
-	X(cuCtxDestroy)                                                                            \
-	X(cuCtxDestroy_v2)                                                                         \
-	X(cuDevicePrimaryCtxRetain)                                                                \
-	X(cuDevicePrimaryCtxRelease)                                                               \
-	X(cuDevicePrimaryCtxRelease_v2)                                                            \
-	X(cuDevicePrimaryCtxReset)                                                                 \
-	X(cuDevicePrimaryCtxReset_v2)                                                              \
-	X(cuMemcpyHtoDAsync_v2)                                                                    \
-	X(cuMemcpyDtoHAsync_v2)                                                                    \
-	LIEN_DRIVER_COPIES(X)
-
 struct lien_interposed {
 	const char *name; /* its name in the driver or glibc */
 	void *ours;
@@ -107,6 +61,17 @@ struct lien_interposed {
 /* Those that are replaced in every process. */
 extern const struct lien_interposed lien_interposed[];
 extern const unsigned lien_interposed_count;
+
+/* Exports a function of control/plain/ and replaces the driver's by it, but only in a process that
+ * had this library from its start. */
+#define LIEN_INTERPOSE_PLAIN(driver, function)                                                     \
+	_Static_assert(__builtin_types_compatible_p(__typeof__(driver), __typeof__(function)),     \
+		"as the driver's");                                                                \
+	LIEN_EXPORTED_DECLARE(driver)                                                              \
+	static const struct lien_interposed lien_plain_row_##driver                                \
+		__attribute__((section("lien_plain_rows"), used, aligned(8))) = {#driver,          \
+			function, LIEN_EXPORTED(driver), offsetof(struct lien_driver, driver)};    \
+	LIEN_EXPORT_AS(driver, function)
 
 /* Returns true if the functions for plain memory are replaced, too. Decided at the first lookup of
  * a driver function, which may come before this library's constructor. */

@@ -28,10 +28,6 @@ void *lien_translate_real(const char *name, size_t member);
 	extern __typeof__(name) lien_translate_##name __attribute__((visibility("hidden")));
 LIEN_INTERPOSED_HANDLES(LIEN_TRANSLATE_DECLARE)
 #undef LIEN_TRANSLATE_DECLARE
-#define LIEN_PLAIN_DECLARE(name)                                                                   \
-	extern __typeof__(name) lien_plain_##name __attribute__((visibility("hidden")));
-LIEN_INTERPOSED_PLAIN(LIEN_PLAIN_DECLARE)
-#undef LIEN_PLAIN_DECLARE
 
 /* If set: returns whether the address lies in memory that the application knows as plain. Plain
  * memory has no handle, so cuMemRetainAllocationHandle() must not find one. */

@@ -13,20 +13,7 @@
  */
 #include "control/plain/memory.h"
 
-/* --- what is done behind a copy ----------------------------------------------------------------
- */
-
-static int any_sync_memops; /* SYNC_MEMOPS has been set for a block */
-
-void lien_plain_sync_memops_used(void)
-{
-	__atomic_store_n(&any_sync_memops, 1, __ATOMIC_RELAXED);
-}
-
-static int find(CUdeviceptr address, struct lien_heap_block *block)
-{
-	return lien_plain_find(address, block) || lien_plain_find_opened(address, block);
-}
+/* --- what is done behind a copy --------------------------------------------------------------- */
 
 /* Has no effect on captures, unless the stream is being captured. */
 LIEN_TRANSLATED static CUresult synchronize(CUstream stream)
@@ -45,7 +32,8 @@ static CUcontext owner_of(CUdeviceptr address, CUcontext context)
 {
 	struct lien_heap_block block;
 
-	if (!find(address, &block) || block.key.pool || block.key.context == (uintptr_t)context)
+	if (!lien_plain_find(address, &block) || block.key.pool ||
+		block.key.context == (uintptr_t)context)
 		return NULL;
 	return (CUcontext)(uintptr_t)block.key.context;
 }
@@ -68,17 +56,6 @@ LIEN_TRANSLATED static CUresult follow(
 	return result;
 }
 
-/* Returns whether a capture of the stream is under way, or cannot tell. A question about the legacy
- * default stream, which is never captured, would invalidate captures of streams that wait for it.
- */
-LIEN_TRANSLATED static int is_capturing(CUstream stream)
-{
-	CUstreamCaptureStatus status;
-
-	return stream != CU_STREAM_LEGACY && (LIEN_REAL(cuStreamIsCapturing)(stream, &status) ||
-						     status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
 LIEN_TRANSLATED static void let_owners_wait(CUdeviceptr to, CUdeviceptr from, CUstream stream)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -90,7 +67,9 @@ LIEN_TRANSLATED static void let_owners_wait(CUdeviceptr to, CUdeviceptr from, CU
 		return;
 	one = owner_of(to, context);
 	two = owner_of(from, context);
-	if ((!one && !two) || is_capturing(stream))
+	/* A question about the legacy default stream, which is never captured, would invalidate
+	 * captures of streams that wait for it. */
+	if ((!one && !two) || (stream != CU_STREAM_LEGACY && lien_plain_is_capturing(stream)))
 		return;
 	LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 	failed = follow(context, stream, one, two == one ? NULL : two);
@@ -112,80 +91,57 @@ static int has_sync_memops(CUdeviceptr address)
 {
 	struct lien_heap_block block;
 
-	return find(address, &block) && block.sync_memops;
+	return lien_plain_find(address, &block) && block.sync_memops;
 }
 
 /* The same for calls that are not asynchronous by their name. */
 LIEN_TRANSLATED static CUresult copied_now(
 	CUresult result, CUdeviceptr to, CUdeviceptr from, CUstream stream)
 {
-	if (!result && __atomic_load_n(&any_sync_memops, __ATOMIC_RELAXED) &&
+	if (!result && __atomic_load_n(&lien_plain_any_sync_memops, __ATOMIC_RELAXED) &&
 		(has_sync_memops(to) || has_sync_memops(from)))
 		return synchronize(stream);
 	return copied(result, to, from, stream);
 }
 
-#define IN(stream, standard) ((stream) ? (stream) : (standard))
+/* --- the calls -------------------------------------------------------------------------------- */
 
-/* --- of bytes ----------------------------------------------------------------------------------
- */
-
-#define NOW(name, to_type, from_type, stream)                                                      \
-	LIEN_TRANSLATED CUresult lien_plain_##name(to_type to, from_type from, size_t bytes)       \
+#define CALL(after, name, parameters, arguments, to, from, stream)                                 \
+	LIEN_TRANSLATED static CUresult plain_##name parameters                                    \
 	{                                                                                          \
-		return copied_now(LIEN_REAL(name)(to, from, bytes), (CUdeviceptr)to,               \
-			(CUdeviceptr)from, stream);                                                \
+		return after(LIEN_REAL(name) arguments, (CUdeviceptr)(to), (CUdeviceptr)(from),    \
+			stream);                                                                   \
 	}                                                                                          \
-	LIEN_EXPORT_AS(name, lien_plain_##name);
+	LIEN_INTERPOSE_PLAIN(name, plain_##name);
 
-#define LATER(name, to_type, from_type, standard)                                                  \
-	LIEN_TRANSLATED CUresult lien_plain_##name(                                                \
-		to_type to, from_type from, size_t bytes, CUstream stream)                         \
-	{                                                                                          \
-		return copied(LIEN_REAL(name)(to, from, bytes, stream), (CUdeviceptr)to,           \
-			(CUdeviceptr)from, IN(stream, standard));                                  \
-	}                                                                                          \
-	LIEN_EXPORT_AS(name, lien_plain_##name);
+#define NOW(name, parameters, arguments, to, from)                                                 \
+	CALL(copied_now, name, parameters, arguments, to, from, CU_STREAM_LEGACY)                  \
+	CALL(copied_now, name##_ptds, parameters, arguments, to, from, CU_STREAM_PER_THREAD)
 
-#define BOTH(name, version, to_type, from_type)                                                    \
-	NOW(name##version, to_type, from_type, CU_STREAM_LEGACY)                                   \
-	NOW(name##version##_ptds, to_type, from_type, CU_STREAM_PER_THREAD)                        \
-	LATER(name##Async##version, to_type, from_type, CU_STREAM_LEGACY)                          \
-	LATER(name##Async##version##_ptsz, to_type, from_type, CU_STREAM_PER_THREAD)
+#define LATER(name, parameters, arguments, to, from)                                               \
+	CALL(copied, name, parameters, arguments, to, from, stream ? stream : CU_STREAM_LEGACY)    \
+	CALL(copied, name##_ptsz, parameters, arguments, to, from,                                 \
+		stream ? stream : CU_STREAM_PER_THREAD)
 
-BOTH(cuMemcpyHtoD, _v2, CUdeviceptr, const void *)
-BOTH(cuMemcpyDtoH, _v2, void *, CUdeviceptr)
-BOTH(cuMemcpyDtoD, _v2, CUdeviceptr, CUdeviceptr)
-BOTH(cuMemcpy, , CUdeviceptr, CUdeviceptr)
+#define BYTES(name, version, to_type, from_type)                                                   \
+	NOW(name##version, (to_type to, from_type from, size_t bytes), (to, from, bytes), to,      \
+		from)                                                                              \
+	LATER(name##Async##version, (to_type to, from_type from, size_t bytes, CUstream stream),   \
+		(to, from, bytes, stream), to, from)
 
-/* --- of bytes between contexts -----------------------------------------------------------------
- */
+BYTES(cuMemcpyHtoD, _v2, CUdeviceptr, const void *)
+BYTES(cuMemcpyDtoH, _v2, void *, CUdeviceptr)
+BYTES(cuMemcpyDtoD, _v2, CUdeviceptr, CUdeviceptr)
+BYTES(cuMemcpy, , CUdeviceptr, CUdeviceptr)
 
-#define PEER(name, stream)                                                                         \
-	LIEN_TRANSLATED CUresult lien_plain_##name(CUdeviceptr to, CUcontext to_context,           \
-		CUdeviceptr from, CUcontext from_context, size_t bytes)                            \
-	{                                                                                          \
-		return copied_now(LIEN_REAL(name)(to, to_context, from, from_context, bytes), to,  \
-			from, stream);                                                             \
-	}                                                                                          \
-	LIEN_EXPORT_AS(name, lien_plain_##name);
-
-#define PEER_LATER(name, standard)                                                                 \
-	LIEN_TRANSLATED CUresult lien_plain_##name(CUdeviceptr to, CUcontext to_context,           \
-		CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream)           \
-	{                                                                                          \
-		return copied(LIEN_REAL(name)(to, to_context, from, from_context, bytes, stream),  \
-			to, from, IN(stream, standard));                                           \
-	}                                                                                          \
-	LIEN_EXPORT_AS(name, lien_plain_##name);
-
-PEER(cuMemcpyPeer, CU_STREAM_LEGACY)
-PEER(cuMemcpyPeer_ptds, CU_STREAM_PER_THREAD)
-PEER_LATER(cuMemcpyPeerAsync, CU_STREAM_LEGACY)
-PEER_LATER(cuMemcpyPeerAsync_ptsz, CU_STREAM_PER_THREAD)
-
-/* --- of rows -----------------------------------------------------------------------------------
- */
+NOW(cuMemcpyPeer,
+	(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+		size_t bytes),
+	(to, to_context, from, from_context, bytes), to, from)
+LATER(cuMemcpyPeerAsync,
+	(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+		size_t bytes, CUstream stream),
+	(to, to_context, from, from_context, bytes, stream), to, from)
 
 /* Where one side of the copy begins; 0: in memory that cannot be ours. */
 #define SIDE(copy, side)                                                                           \
@@ -194,58 +150,26 @@ PEER_LATER(cuMemcpyPeerAsync_ptsz, CU_STREAM_PER_THREAD)
 			? (copy)->side##Device                                                     \
 			: 0)
 
-#define ROWS(name, type, stream)                                                                   \
-	LIEN_TRANSLATED CUresult lien_plain_##name(const type *copy)                               \
-	{                                                                                          \
-		return copied_now(                                                                 \
-			LIEN_REAL(name)(copy), SIDE(copy, dst), SIDE(copy, src), stream);          \
-	}                                                                                          \
-	LIEN_EXPORT_AS(name, lien_plain_##name);
+#define ROWS(name, type) NOW(name, (const type *copy), (copy), SIDE(copy, dst), SIDE(copy, src))
+#define ROWS_LATER(name, type)                                                                     \
+	LATER(name, (const type *copy, CUstream stream), (copy, stream), SIDE(copy, dst),          \
+		SIDE(copy, src))
 
-#define ROWS_LATER(name, type, standard)                                                           \
-	LIEN_TRANSLATED CUresult lien_plain_##name(const type *copy, CUstream stream)              \
-	{                                                                                          \
-		return copied(LIEN_REAL(name)(copy, stream), SIDE(copy, dst), SIDE(copy, src),     \
-			IN(stream, standard));                                                     \
-	}                                                                                          \
-	LIEN_EXPORT_AS(name, lien_plain_##name);
+ROWS(cuMemcpy2D_v2, CUDA_MEMCPY2D)
+ROWS_LATER(cuMemcpy2DAsync_v2, CUDA_MEMCPY2D)
+ROWS(cuMemcpy2DUnaligned_v2, CUDA_MEMCPY2D)
+ROWS(cuMemcpy3D_v2, CUDA_MEMCPY3D)
+ROWS_LATER(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D)
+ROWS(cuMemcpy3DPeer, CUDA_MEMCPY3D_PEER)
+ROWS_LATER(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D_PEER)
 
-#define ROWS_BOTH(name, version, type)                                                             \
-	ROWS(name##version, type, CU_STREAM_LEGACY)                                                \
-	ROWS(name##version##_ptds, type, CU_STREAM_PER_THREAD)                                     \
-	ROWS_LATER(name##Async##version, type, CU_STREAM_LEGACY)                                   \
-	ROWS_LATER(name##Async##version##_ptsz, type, CU_STREAM_PER_THREAD)
-
-ROWS_BOTH(cuMemcpy2D, _v2, CUDA_MEMCPY2D)
-ROWS(cuMemcpy2DUnaligned_v2, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
-ROWS(cuMemcpy2DUnaligned_v2_ptds, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
-ROWS_BOTH(cuMemcpy3D, _v2, CUDA_MEMCPY3D)
-ROWS_BOTH(cuMemcpy3DPeer, , CUDA_MEMCPY3D_PEER)
-
-/* --- sets, which the driver refuses in other contexts' memory ----------------------------------
- */
-
-#define SET(name, type, stream)                                                                    \
-	LIEN_TRANSLATED CUresult lien_plain_##name(CUdeviceptr to, type value, size_t count)       \
-	{                                                                                          \
-		return copied_now(LIEN_REAL(name)(to, value, count), to, 0, stream);               \
-	}                                                                                          \
-	LIEN_EXPORT_AS(name, lien_plain_##name);
-
-#define SET_ROWS(name, type, stream)                                                               \
-	LIEN_TRANSLATED CUresult lien_plain_##name(                                                \
-		CUdeviceptr to, size_t pitch, type value, size_t width, size_t height)             \
-	{                                                                                          \
-		return copied_now(                                                                 \
-			LIEN_REAL(name)(to, pitch, value, width, height), to, 0, stream);          \
-	}                                                                                          \
-	LIEN_EXPORT_AS(name, lien_plain_##name);
-
+/* Those of another context's memory, the driver refuses. */
 #define SETS(bits, type)                                                                           \
-	SET(cuMemsetD##bits##_v2, type, CU_STREAM_LEGACY)                                          \
-	SET(cuMemsetD##bits##_v2_ptds, type, CU_STREAM_PER_THREAD)                                 \
-	SET_ROWS(cuMemsetD2D##bits##_v2, type, CU_STREAM_LEGACY)                                   \
-	SET_ROWS(cuMemsetD2D##bits##_v2_ptds, type, CU_STREAM_PER_THREAD)
+	NOW(cuMemsetD##bits##_v2, (CUdeviceptr to, type value, size_t count), (to, value, count),  \
+		to, 0)                                                                             \
+	NOW(cuMemsetD2D##bits##_v2,                                                                \
+		(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height),           \
+		(to, pitch, value, width, height), to, 0)
 
 SETS(8, unsigned char)
 SETS(16, unsigned short)

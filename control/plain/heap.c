@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <lien/locked.h>
+
 struct piece {
 	uint64_t id, offset, bytes, secret;
 	int sync_memops;
-	int parked;
-	struct lien_heap_order *order; /* of a parked one; NULL: of a context that has ended */
+	struct lien_heap_order *order; /* NULL: it is not parked */
 	uint64_t turn;		       /* which of the frees in that order */
 };
 
@@ -23,6 +24,7 @@ struct lien_heap_chunk {
 	struct piece *pieces; /* by offset */
 	unsigned count, room;
 	unsigned parked; /* of the pieces */
+	int ended;	 /* with its context */
 };
 
 static uint64_t round_up(uint64_t bytes, uint64_t to)
@@ -56,12 +58,6 @@ uint64_t lien_heap_chunk_bytes(
 	return round_up(bytes, granularity ? granularity : LIEN_HEAP_SHARED);
 }
 
-static int same_key(const struct lien_heap_key *a, const struct lien_heap_key *b)
-{
-	return a->context == b->context && a->device == b->device && a->asker == b->asker &&
-	       a->tag == b->tag && a->pool == b->pool;
-}
-
 /* Makes room for one more element. */
 static int grow(void **array, unsigned count, unsigned *room, size_t size)
 {
@@ -91,14 +87,6 @@ static unsigned chunk_at(const struct lien_heap *heap, uint64_t address)
 			low = middle + 1;
 	}
 	return low;
-}
-
-static struct lien_heap_chunk *chunk_of(const struct lien_heap *heap, uint64_t address)
-{
-	unsigned at = chunk_at(heap, address);
-
-	return at < heap->count && heap->chunks[at]->range.base <= address ? heap->chunks[at]
-									   : NULL;
 }
 
 /* Returns the index of the first piece that ends above the offset. */
@@ -155,12 +143,7 @@ static uint64_t end_of(const struct piece *piece)
 
 static int is_reached(const struct piece *piece)
 {
-	return piece->parked && piece->order && piece->turn <= piece->order->reached;
-}
-
-static int is_free_for(const struct piece *piece, const struct lien_heap_order *order)
-{
-	return piece->parked && piece->order && (piece->order == order || is_reached(piece));
+	return piece->order && piece->turn <= piece->order->reached;
 }
 
 /* Finds the smallest place of the chunk that is large enough, and notes the largest there is. */
@@ -168,18 +151,20 @@ static void look_for_place(struct lien_heap_chunk *chunk, uint64_t bytes,
 	const struct lien_heap_order *order, struct place *best)
 {
 	uint64_t begin = 0, live = 0, largest = 0, end;
+	const struct piece *piece;
 	unsigned i, at = 0;
 
 	for (i = 0; i <= chunk->count; i++) {
-		if (i < chunk->count && is_free_for(&chunk->pieces[i], order))
+		piece = i < chunk->count ? &chunk->pieces[i] : NULL;
+		if (piece && piece->order && (piece->order == order || is_reached(piece)))
 			continue;
-		end = i < chunk->count ? chunk->pieces[i].offset : chunk->range.bytes;
+		end = piece ? piece->offset : chunk->range.bytes;
 		if (end - begin >= bytes && (!best->chunk || end - begin < best->bytes))
 			*best = (struct place){chunk, at, begin, end - begin};
-		if (i < chunk->count)
-			begin = end_of(&chunk->pieces[i]);
+		if (piece)
+			begin = end_of(piece);
 		at = i + 1;
-		if (i < chunk->count && chunk->pieces[i].parked)
+		if (piece && piece->order)
 			continue; /* somebody else's */
 		if (end - live > largest)
 			largest = end - live;
@@ -194,9 +179,9 @@ static void note_place(struct lien_heap_chunk *chunk, unsigned at)
 	unsigned first = at, next = at;
 	uint64_t begin, end;
 
-	while (first && chunk->pieces[first - 1].parked)
+	while (first && chunk->pieces[first - 1].order)
 		first--;
-	while (next < chunk->count && chunk->pieces[next].parked)
+	while (next < chunk->count && chunk->pieces[next].order)
 		next++;
 	begin = first ? end_of(&chunk->pieces[first - 1]) : 0;
 	end = next < chunk->count ? chunk->pieces[next].offset : chunk->range.bytes;
@@ -204,18 +189,15 @@ static void note_place(struct lien_heap_chunk *chunk, unsigned at)
 		chunk->largest = end - begin;
 }
 
-static void unpark(struct lien_heap *heap, struct lien_heap_chunk *chunk, struct piece *piece)
-{
-	heap->parked--;
-	chunk->parked--;
-	if (piece->order)
-		piece->order->pieces--;
-}
-
 static void remove_piece(struct lien_heap *heap, struct lien_heap_chunk *chunk, unsigned at)
 {
-	if (chunk->pieces[at].parked)
-		unpark(heap, chunk, &chunk->pieces[at]);
+	struct lien_heap_order *order = chunk->pieces[at].order;
+
+	if (order) {
+		heap->parked--;
+		chunk->parked--;
+		order->pieces--;
+	}
 	chunk->count--;
 	memmove(&chunk->pieces[at], &chunk->pieces[at + 1],
 		(chunk->count - at) * sizeof(*chunk->pieces));
@@ -250,9 +232,10 @@ int lien_heap_take(struct lien_heap *heap, const struct lien_heap_key *key, uint
 
 	if (bytes > BYTES_MAX)
 		return -ENOSPC;
+	LIEN_LOCKED(&heap->lock);
 	TAILQ_FOREACH (chunk, &heap->shared, entry) {
 		if (chunk->unit == unit && chunk->largest >= whole(bytes) &&
-			same_key(&chunk->key, key))
+			!memcmp(&chunk->key, key, sizeof(*key)))
 			look_for_place(chunk, whole(bytes), order, &best);
 		if (best.chunk && key->pool)
 			break;
@@ -303,9 +286,11 @@ static struct lien_heap_chunk *add(struct lien_heap *heap, const struct lien_hea
 int lien_heap_add(struct lien_heap *heap, const struct lien_heap_key *key,
 	struct lien_heap_range range, uint64_t bytes, struct lien_heap_block *block)
 {
-	struct lien_heap_chunk *chunk = add(heap, key, range, heap->last_id + 1,
-		(struct piece){.id = heap->last_id + 2, .bytes = bytes});
+	struct lien_heap_chunk *chunk;
 
+	LIEN_LOCKED(&heap->lock);
+	chunk = add(heap, key, range, heap->last_id + 1,
+		(struct piece){.id = heap->last_id + 2, .bytes = bytes});
 	if (!chunk)
 		return -ENOMEM;
 	heap->last_id += 2;
@@ -317,12 +302,11 @@ int lien_heap_add(struct lien_heap *heap, const struct lien_heap_key *key,
 
 static void forget(struct lien_heap *heap, struct lien_heap_chunk *chunk)
 {
-	unsigned at = chunk_at(heap, chunk->range.base), i;
+	unsigned at = chunk_at(heap, chunk->range.base);
 
 	heap->empty -= !chunk->count;
-	for (i = 0; i < chunk->count; i++)
-		if (chunk->pieces[i].parked)
-			unpark(heap, chunk, &chunk->pieces[i]);
+	while (chunk->count)
+		remove_piece(heap, chunk, chunk->count - 1);
 	memmove(&heap->chunks[at], &heap->chunks[at + 1],
 		(heap->count - at - 1) * sizeof(*heap->chunks));
 	heap->count--;
@@ -337,41 +321,55 @@ static void forget(struct lien_heap *heap, struct lien_heap_chunk *chunk)
 	}
 }
 
-int lien_heap_find(const struct lien_heap *heap, uint64_t address, struct lien_heap_block *block)
+/* Finds the piece that contains the address; NULL: there is none, or it is parked. */
+static struct piece *piece_around(
+	const struct lien_heap *heap, uint64_t address, struct lien_heap_chunk **chunk)
 {
-	const struct lien_heap_chunk *chunk = chunk_of(heap, address);
-	unsigned at;
+	unsigned at = chunk_at(heap, address);
+	uint64_t offset;
 
-	if (!chunk)
-		return 0;
-	at = piece_at(chunk, address - chunk->range.base);
-	if (at == chunk->count || chunk->pieces[at].offset > address - chunk->range.base ||
-		chunk->pieces[at].parked)
-		return 0;
-	describe(chunk, &chunk->pieces[at], block);
-	return 1;
+	*chunk = at < heap->count ? heap->chunks[at] : NULL;
+	if (!*chunk || (*chunk)->range.base > address || (*chunk)->ended)
+		return NULL;
+	offset = address - (*chunk)->range.base;
+	at = piece_at(*chunk, offset);
+	if (at == (*chunk)->count || (*chunk)->pieces[at].offset > offset ||
+		(*chunk)->pieces[at].order)
+		return NULL;
+	return &(*chunk)->pieces[at];
 }
 
-/* Finds a block's piece; NULL: it is gone. */
-static struct piece *piece_of(
-	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_chunk **chunk)
+int lien_heap_find(struct lien_heap *heap, uint64_t address, struct lien_heap_block *block)
 {
-	unsigned at;
+	struct lien_heap_chunk *chunk;
+	const struct piece *piece;
 
-	*chunk = chunk_of(heap, block->address);
-	if (!*chunk || (*chunk)->id != block->chunk_id)
-		return NULL;
-	at = piece_at(*chunk, block->address - (*chunk)->range.base);
-	return at < (*chunk)->count && (*chunk)->pieces[at].id == block->id ? &(*chunk)->pieces[at]
-									    : NULL;
+	if (!__atomic_load_n(&heap->count, __ATOMIC_RELAXED))
+		return 0;
+	LIEN_LOCKED(&heap->lock);
+	piece = piece_around(heap, address, &chunk);
+	if (piece)
+		describe(chunk, piece, block);
+	return piece != NULL;
+}
+
+/* Finds a block's piece; NULL: it is gone, or parked. */
+static struct piece *piece_of(const struct lien_heap *heap, const struct lien_heap_block *block,
+	struct lien_heap_chunk **chunk)
+{
+	struct piece *piece = piece_around(heap, block->address, chunk);
+
+	return piece && piece->id == block->id ? piece : NULL;
 }
 
 void lien_heap_set_sync_memops(
 	struct lien_heap *heap, const struct lien_heap_block *block, int value)
 {
 	struct lien_heap_chunk *chunk;
-	struct piece *piece = piece_of(heap, block, &chunk);
+	struct piece *piece;
 
+	LIEN_LOCKED(&heap->lock);
+	piece = piece_of(heap, block, &chunk);
 	if (piece)
 		piece->sync_memops = value;
 }
@@ -379,9 +377,11 @@ void lien_heap_set_sync_memops(
 int lien_heap_offer(struct lien_heap *heap, struct lien_heap_block *block, uint64_t secret)
 {
 	struct lien_heap_chunk *chunk;
-	struct piece *piece = piece_of(heap, block, &chunk);
+	struct piece *piece;
 
-	if (!piece || piece->parked)
+	LIEN_LOCKED(&heap->lock);
+	piece = piece_of(heap, block, &chunk);
+	if (!piece)
 		return -ENOENT;
 	if (!piece->secret)
 		piece->secret = secret;
@@ -395,9 +395,8 @@ int lien_heap_park(
 	struct lien_heap_chunk *chunk;
 	struct piece *piece = piece_of(heap, block, &chunk);
 
-	if (!piece || piece->parked)
+	if (!piece)
 		return -ENOENT;
-	piece->parked = 1;
 	piece->order = order;
 	piece->turn = ++order->freed;
 	order->pieces++;
@@ -411,10 +410,12 @@ int lien_heap_give(
 	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_range *empty)
 {
 	struct lien_heap_chunk *chunk;
-	struct piece *piece = piece_of(heap, block, &chunk);
+	struct piece *piece;
 
 	*empty = (struct lien_heap_range){0};
-	if (!piece || piece->parked)
+	LIEN_LOCKED(&heap->lock);
+	piece = piece_of(heap, block, &chunk);
+	if (!piece)
 		return -ENOENT;
 	remove_piece(heap, chunk, piece - chunk->pieces);
 	note_place(chunk, piece - chunk->pieces);
@@ -446,6 +447,7 @@ int lien_heap_trim(struct lien_heap *heap, uint64_t pool, struct lien_heap_range
 	struct lien_heap_chunk *chunk;
 	unsigned i;
 
+	LIEN_LOCKED(&heap->lock);
 	for (i = 0; i < heap->count && (heap->parked || heap->empty); i++) {
 		chunk = heap->chunks[i];
 		if (pool ? chunk->key.context != pool : chunk->key.pool)
@@ -468,36 +470,30 @@ int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *blo
 		.sync_memops = block->sync_memops,
 		.secret = block->secret};
 
+	LIEN_LOCKED(&heap->lock);
 	return add(heap, &block->key, block->chunk, block->chunk_id, piece) ? 0 : -ENOMEM;
 }
 
-static void end_piece(struct lien_heap *heap, struct lien_heap_chunk *chunk, struct piece *piece)
+uint64_t lien_heap_end(struct lien_heap *heap, uint64_t context)
 {
-	if (piece->parked)
-		unpark(heap, chunk, piece);
-	piece->parked = 1;
-	piece->order = NULL;
-	heap->parked++;
-	chunk->parked++;
-}
+	uint64_t ended;
+	unsigned i;
 
-void lien_heap_end(struct lien_heap *heap, uint64_t context, uint64_t ended)
-{
-	unsigned i, j;
-
-	for (i = 0; i < heap->count; i++) {
-		if (heap->chunks[i]->key.context != context)
-			continue;
-		heap->chunks[i]->key.context = ended;
-		for (j = 0; j < heap->chunks[i]->count; j++)
-			end_piece(heap, heap->chunks[i], &heap->chunks[i]->pieces[j]);
-	}
+	LIEN_LOCKED(&heap->lock);
+	ended = ++heap->last_id << 1 | 1; /* odd: no address of a context or a pool */
+	for (i = 0; i < heap->count; i++)
+		if (heap->chunks[i]->key.context == context) {
+			heap->chunks[i]->key.context = ended;
+			heap->chunks[i]->ended = 1;
+		}
+	return ended;
 }
 
 int lien_heap_drop(struct lien_heap *heap, uint64_t context, struct lien_heap_range *range)
 {
 	unsigned i;
 
+	LIEN_LOCKED(&heap->lock);
 	for (i = 0; i < heap->count; i++)
 		if (heap->chunks[i]->key.context == context) {
 			*range = heap->chunks[i]->range;
@@ -507,11 +503,13 @@ int lien_heap_drop(struct lien_heap *heap, uint64_t context, struct lien_heap_ra
 	return 0;
 }
 
-int lien_heap_next(const struct lien_heap *heap, uint64_t address, struct lien_heap_range *range,
+int lien_heap_next(struct lien_heap *heap, uint64_t address, struct lien_heap_range *range,
 	struct lien_heap_key *key)
 {
-	unsigned at = chunk_at(heap, address);
+	unsigned at;
 
+	LIEN_LOCKED(&heap->lock);
+	at = chunk_at(heap, address);
 	if (at == heap->count)
 		return 0;
 	*range = heap->chunks[at]->range;

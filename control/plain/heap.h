@@ -13,11 +13,13 @@
  * A block that is freed in a stream is parked: its place is free for those who ask in that stream,
  * and for everybody once the stream has reached the free (struct lien_heap_order).
  *
- * Not thread-safe.
+ * Thread-safe: each function holds the heap's lock, but for lien_heap_park(), whose caller does. It
+ * protects the orders, too.
  */
 #ifndef LIEN_CONTROL_HEAP_H
 #define LIEN_CONTROL_HEAP_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -64,6 +66,7 @@ struct lien_heap_chunk;
 TAILQ_HEAD(lien_heap_list, lien_heap_chunk);
 
 struct lien_heap {
+	pthread_mutex_t lock;
 	struct lien_heap_chunk **chunks; /* by address */
 	unsigned count, room;
 	struct lien_heap_list shared; /* those that take further blocks, the oldest first */
@@ -87,7 +90,7 @@ int lien_heap_add(struct lien_heap *heap, const struct lien_heap_key *key,
 	struct lien_heap_range chunk, uint64_t bytes, struct lien_heap_block *block);
 
 /* Finds the block that contains the address, unless it is parked. Returns whether there is one. */
-int lien_heap_find(const struct lien_heap *heap, uint64_t address, struct lien_heap_block *block);
+int lien_heap_find(struct lien_heap *heap, uint64_t address, struct lien_heap_block *block);
 
 /* Notes what the application has set as the block's CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; 0 at first.
  */
@@ -112,13 +115,13 @@ int lien_heap_trim(struct lien_heap *heap, uint64_t pool, struct lien_heap_range
 /* Undoes lien_heap_give() of a block that was the last one of its chunk. -ENOMEM. */
 int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *block);
 
-/* Makes the chunks of a context those of `ended`, which is no context's: their blocks are no longer
- * found, and a new context may have the old one's number. */
-void lien_heap_end(struct lien_heap *heap, uint64_t context, uint64_t ended);
+/* Gives the chunks of a context, whose blocks are no longer found, another number, which it
+ * returns: a new context may have the old one's. */
+uint64_t lien_heap_end(struct lien_heap *heap, uint64_t context);
 /* Forgets a chunk of the context, with its blocks. Returns whether there was one. */
 int lien_heap_drop(struct lien_heap *heap, uint64_t context, struct lien_heap_range *chunk);
 /* Finds the first chunk at or above the address. Returns whether there is one. */
-int lien_heap_next(const struct lien_heap *heap, uint64_t address, struct lien_heap_range *chunk,
+int lien_heap_next(struct lien_heap *heap, uint64_t address, struct lien_heap_range *chunk,
 	struct lien_heap_key *key);
 
 #endif

@@ -56,9 +56,6 @@ struct lien_plain_answer {
 
 /* Fills in the address of the owner's socket. Returns its length. */
 socklen_t lien_plain_socket_name(struct sockaddr_un *name, const uint8_t *cookie);
-/* Returns a connection to the handle's owner, on which recv() waits that long at a time; -EAGAIN:
- * too many wait for one; -errno. */
-int lien_plain_connect(const struct lien_plain_handle *handle, unsigned often_ms);
 /* Returns the number of the socket's network namespace. In another one, anybody could have taken
  * the name. */
 uint32_t lien_plain_network(int socket);

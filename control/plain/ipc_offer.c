@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* The owner's side of legacy IPC. */
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <lien/clock.h>
+#include <lien/locked.h>
 #include <lien/pass_fds.h>
 
 #include "control/plain/ipc.h"
@@ -37,13 +39,6 @@ struct guest {
 	uint64_t heard_ns; /* when it connected or got its last answer */
 };
 
-struct guests {
-	int listening;
-	uint64_t inode; /* of that */
-	unsigned count;
-	struct guest guest[GUESTS];
-};
-
 static struct {
 	pthread_mutex_t lock;
 	int listens;
@@ -51,26 +46,26 @@ static struct {
 	uint64_t inode; /* of the socket: the application may close it, and reuse its number */
 	uint32_t network;
 	uint8_t cookie[LIEN_PLAIN_COOKIE];
-	/* the same socket once more: kept for when the application has no descriptor left */
+	/* the same socket once more: kept for when the application has no descriptor left; not
+	 * above 0: none */
 	int spare[SPARE];
-	struct guests guests; /* the answering thread's */
-} offer = {.lock = PTHREAD_MUTEX_INITIALIZER, .socket = -1, .spare = {-1, -1}};
+	/* the answering thread's */
+	unsigned guests;
+	struct guest guest[GUESTS];
+} offer LIEN_PLAIN_STATE;
 
 socklen_t lien_plain_socket_name(struct sockaddr_un *name, const uint8_t *cookie)
 {
-	static const char digits[] = "0123456789abcdef";
-	char *at = name->sun_path + 1;
-	unsigned i;
+	uint64_t first;
+	int n;
 
+	_Static_assert(sizeof(first) == LIEN_PLAIN_NAME, "the bytes of the name");
+	memcpy(&first, cookie, sizeof(first));
 	memset(name, 0, sizeof(*name));
 	name->sun_family = AF_UNIX;
-	memcpy(at, LIEN_PLAIN_PREFIX, strlen(LIEN_PLAIN_PREFIX));
-	at += strlen(LIEN_PLAIN_PREFIX);
-	for (i = 0; i < LIEN_PLAIN_NAME; i++) {
-		*at++ = digits[cookie[i] >> 4];
-		*at++ = digits[cookie[i] & 15];
-	}
-	return at - (char *)name;
+	n = snprintf(name->sun_path + 1, sizeof(name->sun_path) - 1, LIEN_PLAIN_PREFIX "%016lx",
+		be64toh(first));
+	return offsetof(struct sockaddr_un, sun_path) + 1 + n;
 }
 
 uint32_t lien_plain_network(int socket)
@@ -88,8 +83,7 @@ int lien_plain_offered(const struct lien_plain_handle *handle)
 	       !memcmp(handle->cookie, offer.cookie, sizeof(offer.cookie));
 }
 
-/* --- descriptors that are kept ------------------------------------------------------------------
- */
+/* --- descriptors that are kept ---------------------------------------------------------------- */
 
 static uint64_t inode_of(int fd)
 {
@@ -98,13 +92,13 @@ static uint64_t inode_of(int fd)
 	return syscall(SYS_fstat, fd, &stat) ? 0 : stat.st_ino;
 }
 
-static void make_spare(int listening)
+static void make_spare(void)
 {
 	unsigned i;
 
 	for (i = 0; i < SPARE; i++)
-		if (offer.spare[i] < 0)
-			offer.spare[i] = fcntl(listening, F_DUPFD_CLOEXEC, FD_FLOOR);
+		if (offer.spare[i] <= 0)
+			offer.spare[i] = fcntl(offer.socket, F_DUPFD_CLOEXEC, FD_FLOOR);
 }
 
 /* The application may have closed them. Returns whether there were any. */
@@ -114,9 +108,9 @@ static int close_spare(void)
 	int any = 0;
 
 	for (i = 0; i < SPARE; i++) {
-		if (offer.spare[i] >= 0 && inode_of(offer.spare[i]) == offer.inode)
+		if (offer.spare[i] > 0 && inode_of(offer.spare[i]) == offer.inode)
 			any |= !close(offer.spare[i]);
-		offer.spare[i] = -1;
+		offer.spare[i] = 0;
 	}
 	return any;
 }
@@ -145,7 +139,8 @@ LIEN_TRANSLATED static CUresult look_up(
 	CUresult result;
 
 	if (memcmp(handle->magic, LIEN_PLAIN_MAGIC, sizeof(handle->magic)) ||
-		!lien_plain_offered(handle) || !lien_plain_find(handle->address, &block) ||
+		!lien_plain_offered(handle) ||
+		!lien_heap_find(&lien_plain_heap, handle->address, &block) ||
 		block.id != handle->id || !block.secret || block.secret != handle->secret)
 		return CUDA_ERROR_INVALID_VALUE; /* freed */
 	answer->chunk = block.chunk_id;
@@ -186,63 +181,69 @@ static void close_guest(const struct guest *guest, int also_copies)
 	close(guest->socket);
 }
 
-static void dismiss(struct guests *guests, unsigned i)
+static void dismiss(unsigned i)
 {
-	close_guest(&guests->guest[i], 1);
-	guests->guest[i] = guests->guest[--guests->count];
+	close_guest(&offer.guest[i], 1);
+	offer.guest[i] = offer.guest[--offer.guests];
 }
 
 /* Returns the one that has been silent longest. There must be one. */
-static unsigned most_silent(const struct guests *guests)
+static unsigned most_silent(void)
 {
 	unsigned i, at = 0;
 
-	for (i = 1; i < guests->count; i++)
-		if (guests->guest[i].heard_ns < guests->guest[at].heard_ns)
+	for (i = 1; i < offer.guests; i++)
+		if (offer.guest[i].heard_ns < offer.guest[at].heard_ns)
 			at = i;
 	return at;
 }
 
 /* While the application has no descriptor left, there is one guest at a time: a spare one must be
  * left for a chunk. */
-static int accept_one(const struct guests *guests)
+static int accept_one(void)
 {
-	int socket = accept4(guests->listening, NULL, NULL, SOCK_CLOEXEC);
+	int socket = accept4(offer.socket, NULL, NULL, SOCK_CLOEXEC);
 
-	if (socket < 0 && (errno == EMFILE || errno == ENFILE) && !guests->count && close_spare())
-		socket = accept4(guests->listening, NULL, NULL, SOCK_CLOEXEC);
+	if (socket < 0 && (errno == EMFILE || errno == ENFILE) && !offer.guests && close_spare())
+		socket = accept4(offer.socket, NULL, NULL, SOCK_CLOEXEC);
 	return socket;
 }
 
 /* Lets in the next guest, in the place of a silent one if need be. */
-static void let_in(struct guests *guests)
+static void let_in(void)
 {
-	const int socket = accept_one(guests);
+	const int socket = accept_one();
 
 	if (socket < 0) {
 		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
 			usleep(RETRY_US); /* too many open files */
 		return;
 	}
-	if (guests->count == GUESTS)
-		dismiss(guests, most_silent(guests));
-	guests->guest[guests->count++] = (struct guest){
+	if (offer.guests == GUESTS)
+		dismiss(most_silent());
+	offer.guest[offer.guests++] = (struct guest){
 		.socket = socket, .inode = inode_of(socket), .heard_ns = lien_clock_ns()};
 }
 
-/* Waits until a guest speaks, has been silent for too long, or comes, and does what that takes. */
-LIEN_TRANSLATED static void serve(struct guests *guests)
+static int is_listening(void)
 {
-	struct pollfd ready[GUESTS + 1] = {{.fd = guests->listening, .events = POLLIN}};
+	return inode_of(offer.socket) == offer.inode;
+}
+
+/* Waits until a guest speaks, has been silent for too long, or comes, and does what that takes. */
+LIEN_TRANSLATED static void serve(void)
+{
+	struct pollfd ready[GUESTS + 1] = {{.fd = offer.socket, .events = POLLIN}};
 	const uint64_t now = lien_clock_ns();
-	const unsigned count = guests->count;
+	const unsigned count = offer.guests;
+	struct guest *guest;
 	int wait = -1;
 	unsigned i;
 
 	for (i = 0; i < count; i++)
-		ready[1 + i] = (struct pollfd){guests->guest[i].socket, POLLIN, 0};
+		ready[1 + i] = (struct pollfd){offer.guest[i].socket, POLLIN, 0};
 	if (count) {
-		const uint64_t end = guests->guest[most_silent(guests)].heard_ns + PATIENCE_NS;
+		const uint64_t end = offer.guest[most_silent()].heard_ns + PATIENCE_NS;
 
 		wait = end > now ? (int)((end - now) / 1000000 + 1) : 0;
 	}
@@ -250,34 +251,30 @@ LIEN_TRANSLATED static void serve(struct guests *guests)
 		return;
 	/* From the end, because the last one takes the place of one that goes. */
 	for (i = count; i--;) {
-		struct guest *guest = &guests->guest[i];
-
+		guest = &offer.guest[i];
 		if (ready[1 + i].revents
 				? inode_of(guest->socket) != guest->inode || !answer_one(guest)
 				: lien_clock_ns() - guest->heard_ns >= PATIENCE_NS)
-			dismiss(guests, i);
+			dismiss(i);
 	}
-	if (ready[0].revents && inode_of(guests->listening) == guests->inode)
-		let_in(guests);
+	if (ready[0].revents && is_listening())
+		let_in();
 }
 
 /* This thread's calls are the application's: libc calls it, and the agent may hold it. */
 LIEN_TRANSLATED static void *answer_all(void *arg)
 {
-	struct guests *guests = &offer.guests;
-
-	*guests = (struct guests){.listening = (intptr_t)arg, .inode = offer.inode};
 	prctl(PR_SET_NAME, "lien-ipc");
-	while (inode_of(guests->listening) == guests->inode) {
-		make_spare(guests->listening);
-		serve(guests);
+	while (is_listening()) {
+		make_spare();
+		serve();
 	}
-	while (guests->count)
-		dismiss(guests, 0);
+	while (offer.guests)
+		dismiss(0);
 	close_spare();
 	/* The next handle begins anew. */
 	__atomic_store_n(&offer.listens, 0, __ATOMIC_RELEASE);
-	return NULL;
+	return arg;
 }
 
 /* --- listening -------------------------------------------------------------------------------- */
@@ -303,22 +300,22 @@ static int make_socket(const uint8_t *cookie)
 /* Returns whether this process can be asked for its memory. */
 static int listen_once(void)
 {
-	pthread_mutex_lock(&offer.lock);
-	if (!offer.listens && syscall(SYS_getrandom, offer.cookie, sizeof(offer.cookie), 0) ==
-				      sizeof(offer.cookie)) {
-		offer.socket = make_socket(offer.cookie);
-		offer.inode = inode_of(offer.socket);
-		offer.network = lien_plain_network(offer.socket);
-		if (offer.socket >= 0 &&
-			!lien_thread_start(answer_all, (void *)(intptr_t)offer.socket)) {
-			__atomic_store_n(&offer.listens, 1, __ATOMIC_RELEASE);
-		} else if (offer.socket >= 0) {
-			close(offer.socket);
-			offer.socket = -1;
-		}
+	LIEN_LOCKED(&offer.lock);
+	if (offer.listens || syscall(SYS_getrandom, offer.cookie, sizeof(offer.cookie), 0) !=
+				     sizeof(offer.cookie))
+		return offer.listens;
+	offer.socket = make_socket(offer.cookie);
+	offer.inode = inode_of(offer.socket);
+	offer.network = lien_plain_network(offer.socket);
+	if (offer.socket < 0)
+		return 0;
+	if (lien_thread_start(answer_all, NULL)) {
+		close(offer.socket);
+		offer.inode = 0;
+		return 0;
 	}
-	pthread_mutex_unlock(&offer.lock);
-	return offer.listens;
+	__atomic_store_n(&offer.listens, 1, __ATOMIC_RELEASE);
+	return 1;
 }
 
 void lien_plain_offered_forked(void)
@@ -326,13 +323,10 @@ void lien_plain_offered_forked(void)
 	unsigned i;
 
 	close_spare();
-	for (i = 0; i < offer.guests.count; i++)
-		close_guest(&offer.guests.guest[i], 0);
-	if (offer.socket >= 0 && inode_of(offer.socket) == offer.inode)
+	for (i = 0; i < offer.guests; i++)
+		close_guest(&offer.guest[i], 0);
+	if (offer.inode && inode_of(offer.socket) == offer.inode)
 		close(offer.socket);
-	memset(&offer, 0, sizeof(offer));
-	offer.socket = offer.spare[0] = offer.spare[1] = -1;
-	pthread_mutex_init(&offer.lock, NULL);
 }
 
 /* Returns whether the block has a secret now. */
@@ -342,15 +336,16 @@ static int give_secret(struct lien_heap_block *block)
 
 	return block->secret ||
 	       (syscall(SYS_getrandom, &secret, sizeof(secret), 0) == sizeof(secret) && secret &&
-		       !lien_plain_offer(block, secret));
+		       !lien_heap_offer(&lien_plain_heap, block, secret));
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
+LIEN_TRANSLATED static CUresult plain_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 {
 	struct lien_plain_handle made = {.magic = LIEN_PLAIN_MAGIC};
 	struct lien_heap_block block;
 
-	if (!handle || !lien_plain_find(ptr, &block) || block.key.pool || !lien_plain_current())
+	if (!handle || !lien_heap_find(&lien_plain_heap, ptr, &block) || block.key.pool ||
+		!lien_plain_current())
 		return LIEN_REAL(cuIpcGetMemHandle)(handle, lien_plain_wait_keeps(ptr) ? 0 : ptr);
 	if (!listen_once() || !give_secret(&block))
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -365,4 +360,4 @@ LIEN_TRANSLATED CUresult lien_plain_cuIpcGetMemHandle(CUipcMemHandle *handle, CU
 	return CUDA_SUCCESS;
 }
 
-LIEN_EXPORT_AS(cuIpcGetMemHandle, lien_plain_cuIpcGetMemHandle);
+LIEN_INTERPOSE_PLAIN(cuIpcGetMemHandle, plain_cuIpcGetMemHandle);

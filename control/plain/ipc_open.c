@@ -2,15 +2,19 @@
 /* The other side of legacy IPC: memory of another process. A chunk is mapped once, whatever number
  * of its blocks is open. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
+#include <lien/locked.h>
 #include <lien/pass_fds.h>
 
+#include "control/ask/ask.h"
 #include "control/plain/ipc.h"
 
 struct chunk {
@@ -36,27 +40,74 @@ LIST_HEAD(chunk_list, chunk);
 LIST_HEAD(opened_list, opened);
 
 static struct {
-	pthread_mutex_t
-		turn; /* one thread at a time maps, opens or closes; not while it asks an owner */
+	/* One thread at a time maps, opens or closes; not while it asks an owner. */
+	pthread_mutex_t turn;
 	pthread_mutex_t lock; /* of the lists; held briefly */
 	struct chunk_list chunks;
 	struct opened_list list;
 	unsigned count;
 	uint64_t last_id;
-} open_memory = {
-	.turn = PTHREAD_MUTEX_INITIALIZER,
-	.lock = PTHREAD_MUTEX_INITIALIZER,
-};
+} open_memory LIEN_PLAIN_STATE;
 
 /* The heap counts its blocks from 1. */
 #define FIRST_ID (1ull << 40)
 
 /* --- asking the owner ------------------------------------------------------------------------- */
 
+#define ASK_MS	10000
 #define LOOK_MS 200 /* so often a thread that waits for an owner looks whether that still lives */
 /* An owner may close a connection without an answer, when many others connect, or when this thread
  * was held between its two questions. */
 #define TRIES 8
+
+/* The agent makes the connection, in the owner's network namespace. */
+static int connect_there(const struct lien_plain_handle *handle, const struct sockaddr_un *name)
+{
+	int fd, err;
+	struct lien_asked asked = {.passed = &fd};
+	char request[128];
+
+	snprintf(request, sizeof(request),
+		"{\"op\": \"ipc_connect\", \"socket\": \"%.16s\", \"network\": %u}\n",
+		name->sun_path + 1 + strlen(LIEN_PLAIN_PREFIX), handle->network);
+	err = lien_ask(request, ASK_MS, &asked);
+	if (err)
+		return err == -EREMOTEIO && !strcmp(asked.code, "busy") ? -EAGAIN : -ECONNREFUSED;
+	if (fd >= 0 && fcntl(fd, F_SETFL, 0)) { /* it blocks, as one made here does */
+		close(fd);
+		return -ECONNREFUSED;
+	}
+	return fd >= 0 ? fd : -ECONNREFUSED;
+}
+
+/* Returns a connection to the handle's owner, on which recv() waits LOOK_MS at a time; -EAGAIN: too
+ * many wait for one; -errno. */
+static int connect_to(const struct lien_plain_handle *handle)
+{
+	const struct timeval often = {.tv_usec = LOOK_MS * 1000};
+	struct sockaddr_un name;
+	const socklen_t length = lien_plain_socket_name(&name, handle->cookie);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), err = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (lien_plain_network(fd) != handle->network) {
+		close(fd);
+		fd = connect_there(handle, &name);
+		if (fd < 0)
+			return fd;
+	} else {
+		do
+			err = connect(fd, (struct sockaddr *)&name, length);
+		while (err && errno == EINTR);
+	}
+	if (err || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &often, sizeof(often))) {
+		err = errno;
+		close(fd);
+		return -err;
+	}
+	return fd;
+}
 
 /* A child that the owner made by clone() alone keeps the socket, and answers nothing. An owner in
  * another pid namespace is taken for living. */
@@ -77,18 +128,6 @@ static int owner_lives(int socket)
 	return !ended;
 }
 
-/* While the memory is away, the owner answers when it is back. */
-static ssize_t receive_answer(
-	int socket, struct lien_plain_answer *answer, int *fds, unsigned *count)
-{
-	ssize_t n;
-
-	do
-		n = lien_pass_receive(socket, answer, sizeof(*answer), fds, count, 0);
-	while (n == -EAGAIN && owner_lives(socket));
-	return n;
-}
-
 /* Fills in where the block lies, and with `fd` a descriptor of its chunk. While the memory is away,
  * the owner answers when it is back. Returns CUDA_ERROR_NOT_READY: it has hung up. */
 static CUresult ask_owner(int socket, const struct lien_plain_handle *handle,
@@ -101,7 +140,9 @@ static CUresult ask_owner(int socket, const struct lien_plain_handle *handle,
 	ssize_t n = lien_pass_send(socket, &part, 1, NULL, 0);
 
 	if (!n)
-		n = receive_answer(socket, answer, fds, &count);
+		do
+			n = lien_pass_receive(socket, answer, sizeof(*answer), fds, &count, 0);
+		while (n == -EAGAIN && owner_lives(socket));
 	if (n == sizeof(*answer) && !answer->result && count == (fd != NULL)) {
 		if (fd)
 			*fd = fds[0];
@@ -149,43 +190,30 @@ static void wait_for_end(int socket)
 }
 
 /* Maps a chunk that the owner answered with, in the current context. */
-LIEN_TRANSLATED static CUresult import_chunk(const struct lien_plain_handle *handle,
-	const struct lien_plain_answer *answer, int fd, struct chunk *chunk)
-{
-	CUmemGenericAllocationHandle imported;
-	CUdeviceptr at = 0;
-	CUdevice device = 0;
-	CUresult result;
-
-	if (LIEN_REAL(cuCtxGetCurrent)(&chunk->context) || LIEN_REAL(cuCtxGetDevice)(&device))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	result = lien_translate_cuMemImportFromShareableHandle(
-		&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	if (result)
-		return result;
-	result = lien_plain_map(imported, answer->chunk_bytes, device, 0, &at);
-	chunk->number = answer->chunk;
-	chunk->range = (struct lien_heap_range){at, answer->chunk_bytes};
-	memcpy(chunk->cookie, handle->cookie, sizeof(chunk->cookie));
-	return result;
-}
-
 LIEN_TRANSLATED static CUresult new_chunk(const struct lien_plain_handle *handle,
 	const struct lien_plain_answer *answer, int fd, struct chunk **got)
 {
 	struct chunk *chunk = calloc(1, sizeof(*chunk));
-	CUresult result;
+	CUmemGenericAllocationHandle imported;
+	CUdevice device = 0;
+	CUresult result = CUDA_ERROR_INVALID_CONTEXT;
 
 	if (!chunk)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = import_chunk(handle, answer, fd, chunk);
+	chunk->number = answer->chunk;
+	chunk->range.bytes = answer->chunk_bytes;
+	memcpy(chunk->cookie, handle->cookie, sizeof(chunk->cookie));
+	if (!LIEN_REAL(cuCtxGetCurrent)(&chunk->context) && !LIEN_REAL(cuCtxGetDevice)(&device))
+		result = lien_translate_cuMemImportFromShareableHandle(
+			&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	if (!result)
+		result = lien_plain_map(imported, device, 0, &chunk->range);
 	if (result) {
 		free(chunk);
 		return result;
 	}
-	pthread_mutex_lock(&open_memory.lock);
+	LIEN_LOCKED(&open_memory.lock);
 	LIST_INSERT_HEAD(&open_memory.chunks, chunk, entry);
-	pthread_mutex_unlock(&open_memory.lock);
 	*got = chunk;
 	return CUDA_SUCCESS;
 }
@@ -222,19 +250,6 @@ LIEN_TRANSLATED static CUresult put_chunk(struct chunk *chunk)
 	return result;
 }
 
-/* Opens it once more. Returns CUDA_ERROR_NOT_FOUND: it is not open. */
-LIEN_TRANSLATED static CUresult open_again(const struct lien_plain_handle *handle, CUdeviceptr *ptr)
-{
-	struct opened *opened = find_handle(handle);
-	CUresult result = opened ? use_chunk(opened->chunk) : CUDA_ERROR_NOT_FOUND;
-
-	if (result)
-		return result;
-	opened->count++;
-	*ptr = opened->address;
-	return CUDA_SUCCESS;
-}
-
 LIEN_TRANSLATED static CUresult open_block(const struct lien_plain_handle *handle,
 	struct chunk *chunk, uint64_t offset, CUdeviceptr *ptr)
 {
@@ -263,73 +278,62 @@ LIEN_TRANSLATED static CUresult open_block(const struct lien_plain_handle *handl
 	return CUDA_SUCCESS;
 }
 
-/* With what the owner has answered; fd -1: only where the chunk is mapped. Another thread may have
- * opened the handle meanwhile. Returns CUDA_ERROR_NOT_FOUND: the chunk is not mapped. */
-LIEN_TRANSLATED static CUresult open_answered(const struct lien_plain_handle *handle,
+/* Opens it once more, or with what the owner has answered; NULL: nothing yet. fd -1: only where the
+ * chunk is mapped. Returns CUDA_ERROR_NOT_FOUND: more of an answer is needed. */
+LIEN_TRANSLATED static CUresult open_with(const struct lien_plain_handle *handle,
 	const struct lien_plain_answer *answer, int fd, CUdeviceptr *ptr)
 {
+	struct opened *opened;
 	struct chunk *chunk;
-	CUresult result;
+	CUresult result = CUDA_ERROR_NOT_FOUND;
 
-	pthread_mutex_lock(&open_memory.turn);
-	result = open_again(handle, ptr);
-	if (result != CUDA_ERROR_NOT_FOUND) {
-		pthread_mutex_unlock(&open_memory.turn);
-		return result;
+	LIEN_LOCKED(&open_memory.turn);
+	opened = find_handle(handle);
+	if (opened) {
+		result = use_chunk(opened->chunk);
+		if (result)
+			return result;
+		opened->count++;
+		*ptr = opened->address;
+		return CUDA_SUCCESS;
 	}
-	chunk = find_chunk(handle->cookie, answer->chunk);
+	chunk = answer ? find_chunk(handle->cookie, answer->chunk) : NULL;
 	if (chunk)
 		result = use_chunk(chunk);
-	else
-		result = fd < 0 ? CUDA_ERROR_NOT_FOUND : new_chunk(handle, answer, fd, &chunk);
-	if (!result)
-		result = open_block(handle, chunk, answer->offset, ptr);
-	pthread_mutex_unlock(&open_memory.turn);
-	return result;
-}
-
-LIEN_TRANSLATED static CUresult open_asking(
-	int socket, const struct lien_plain_handle *handle, CUdeviceptr *ptr)
-{
-	struct lien_plain_answer answer;
-	CUresult result;
-	int fd;
-
-	result = ask_owner(socket, handle, &answer, NULL);
-	if (!result)
-		result = open_answered(handle, &answer, -1, ptr);
-	if (result != CUDA_ERROR_NOT_FOUND)
-		return result;
-	result = ask_owner(socket, handle, &answer, &fd);
-	if (result)
-		return result;
-	result = open_answered(handle, &answer, fd, ptr);
-	close(fd);
-	wait_for_end(socket);
-	return result;
+	else if (fd >= 0)
+		result = new_chunk(handle, answer, fd, &chunk);
+	return result ? result : open_block(handle, chunk, answer->offset, ptr);
 }
 
 LIEN_TRANSLATED static CUresult open_handle(
 	const struct lien_plain_handle *handle, CUdeviceptr *ptr)
 {
-	CUresult result;
+	struct lien_plain_answer answer;
+	CUresult result = open_with(handle, NULL, -1, ptr);
 	unsigned tries;
-	int socket;
+	int socket, fd;
 
-	pthread_mutex_lock(&open_memory.turn);
-	result = open_again(handle, ptr);
-	pthread_mutex_unlock(&open_memory.turn);
 	if (result != CUDA_ERROR_NOT_FOUND)
 		return result;
 	for (tries = 0; tries < TRIES; tries++) {
-		socket = lien_plain_connect(handle, LOOK_MS);
+		socket = connect_to(handle);
 		if (socket == -EAGAIN)
 			usleep(LOOK_MS * 1000);
 		else if (socket < 0)
 			break;
 		if (socket < 0)
 			continue;
-		result = open_asking(socket, handle, ptr);
+		result = ask_owner(socket, handle, &answer, NULL);
+		if (!result)
+			result = open_with(handle, &answer, -1, ptr);
+		if (result == CUDA_ERROR_NOT_FOUND) {
+			result = ask_owner(socket, handle, &answer, &fd);
+			if (!result) {
+				result = open_with(handle, &answer, fd, ptr);
+				close(fd);
+				wait_for_end(socket);
+			}
+		}
 		close(socket);
 		if (result != CUDA_ERROR_NOT_READY)
 			return result;
@@ -337,7 +341,7 @@ LIEN_TRANSLATED static CUresult open_handle(
 	return CUDA_ERROR_INVALID_HANDLE;
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuIpcOpenMemHandle_v2(
+LIEN_TRANSLATED static CUresult plain_cuIpcOpenMemHandle_v2(
 	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
 {
 	struct lien_plain_handle ours;
@@ -356,7 +360,10 @@ LIEN_TRANSLATED CUresult lien_plain_cuIpcOpenMemHandle_v2(
 	return result;
 }
 
-/* --- closing ---------------------------------------------------------------------------------- */
+LIEN_INTERPOSE_PLAIN(cuIpcOpenMemHandle, plain_cuIpcOpenMemHandle_v2);
+LIEN_INTERPOSE_PLAIN(cuIpcOpenMemHandle_v2, plain_cuIpcOpenMemHandle_v2);
+
+/* --- what is open ----------------------------------------------------------------------------- */
 
 static struct opened *find_address(CUdeviceptr address)
 {
@@ -368,13 +375,17 @@ static struct opened *find_address(CUdeviceptr address)
 	return NULL;
 }
 
-int lien_plain_find_opened(CUdeviceptr address, struct lien_heap_block *block)
+int lien_plain_any_sync_memops;
+
+int lien_plain_find(CUdeviceptr address, struct lien_heap_block *block)
 {
 	struct opened *opened;
 
+	if (lien_heap_find(&lien_plain_heap, address, block))
+		return 1;
 	if (!__atomic_load_n(&open_memory.count, __ATOMIC_RELAXED))
 		return 0;
-	pthread_mutex_lock(&open_memory.lock);
+	LIEN_LOCKED(&open_memory.lock);
 	opened = find_address(address);
 	if (opened)
 		*block = (struct lien_heap_block){
@@ -385,20 +396,26 @@ int lien_plain_find_opened(CUdeviceptr address, struct lien_heap_block *block)
 			.key = {.context = (uintptr_t)opened->chunk->context},
 			.chunk = opened->chunk->range,
 		};
-	pthread_mutex_unlock(&open_memory.lock);
 	return opened != NULL;
 }
 
-void lien_plain_set_opened_sync_memops(const struct lien_heap_block *block, int value)
+void lien_plain_set_sync_memops(const struct lien_heap_block *block, int value)
 {
 	struct opened *opened;
 
-	pthread_mutex_lock(&open_memory.lock);
+	if (value)
+		__atomic_store_n(&lien_plain_any_sync_memops, 1, __ATOMIC_RELAXED);
+	if (!lien_plain_is_opened(block)) {
+		lien_heap_set_sync_memops(&lien_plain_heap, block, value);
+		return;
+	}
+	LIEN_LOCKED(&open_memory.lock);
 	opened = find_address(block->address);
 	if (opened && opened->id == block->id)
 		opened->sync_memops = value;
-	pthread_mutex_unlock(&open_memory.lock);
 }
+
+/* --- closing ---------------------------------------------------------------------------------- */
 
 static void remove_opened(struct opened *opened)
 {
@@ -423,10 +440,12 @@ static struct opened *find_start(CUdeviceptr address)
 
 LIEN_TRANSLATED static CUresult close_address(CUdeviceptr address)
 {
-	struct opened *opened = find_start(address);
+	struct opened *opened;
 	struct chunk *chunk;
 	CUresult result;
 
+	LIEN_LOCKED(&open_memory.turn);
+	opened = find_start(address);
 	if (!opened)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (opened->count > 1) {
@@ -445,21 +464,21 @@ LIEN_TRANSLATED static CUresult close_address(CUdeviceptr address)
 	return CUDA_SUCCESS;
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuIpcCloseMemHandle(CUdeviceptr ptr)
+LIEN_TRANSLATED static CUresult plain_cuIpcCloseMemHandle(CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
 	CUresult result;
 	int state;
 
-	if (!lien_plain_find_opened(ptr, &block) || !lien_plain_current())
+	if (!lien_plain_find(ptr, &block) || !lien_plain_is_opened(&block) || !lien_plain_current())
 		return LIEN_REAL(cuIpcCloseMemHandle)(ptr);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-	pthread_mutex_lock(&open_memory.turn);
 	result = close_address(ptr);
-	pthread_mutex_unlock(&open_memory.turn);
 	pthread_setcancelstate(state, NULL);
 	return result;
 }
+
+LIEN_INTERPOSE_PLAIN(cuIpcCloseMemHandle, plain_cuIpcCloseMemHandle);
 
 /* The driver closes what the context has opened. */
 LIEN_TRANSLATED void lien_plain_opened_drop(CUcontext context)
@@ -469,7 +488,7 @@ LIEN_TRANSLATED void lien_plain_opened_drop(CUcontext context)
 
 	if (!__atomic_load_n(&open_memory.count, __ATOMIC_RELAXED))
 		return;
-	pthread_mutex_lock(&open_memory.turn);
+	LIEN_LOCKED(&open_memory.turn);
 	for (opened = LIST_FIRST(&open_memory.list); opened; opened = next) {
 		next = LIST_NEXT(opened, entry);
 		chunk = opened->chunk;
@@ -478,22 +497,4 @@ LIEN_TRANSLATED void lien_plain_opened_drop(CUcontext context)
 		remove_opened(opened);
 		put_chunk(chunk);
 	}
-	pthread_mutex_unlock(&open_memory.turn);
 }
-
-void lien_plain_opened_forked(void)
-{
-	memset(&open_memory, 0, sizeof(open_memory));
-	pthread_mutex_init(&open_memory.turn, NULL);
-	pthread_mutex_init(&open_memory.lock, NULL);
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuIpcOpenMemHandle(
-	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
-{
-	return lien_plain_cuIpcOpenMemHandle_v2(ptr, handle, flags);
-}
-
-LIEN_EXPORT_AS(cuIpcOpenMemHandle, lien_plain_cuIpcOpenMemHandle);
-LIEN_EXPORT_AS(cuIpcOpenMemHandle_v2, lien_plain_cuIpcOpenMemHandle_v2);
-LIEN_EXPORT_AS(cuIpcCloseMemHandle, lien_plain_cuIpcCloseMemHandle);

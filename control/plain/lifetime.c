@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Memory of a context ends with it. */
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include <lien/locked.h>
 
 #include "control/driver/thread.h"
 #include "control/plain/memory.h"
 
-static CUcontext first; /* the one that the process had first */
-static int several;	/* there were others */
+static CUcontext first LIEN_PLAIN_STATE; /* the one that the process had first */
+static int several LIEN_PLAIN_STATE;	 /* there were others */
 
 int lien_plain_several(void)
 {
@@ -30,24 +30,22 @@ LIEN_TRANSLATED static CUresult made(CUresult result, CUdevice device, const CUc
 	return CUDA_SUCCESS;
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v2(
-	CUcontext *context, unsigned int flags, CUdevice device)
-{
-	return made(LIEN_REAL(cuCtxCreate_v2)(context, flags, device), device, context);
-}
+#define MAKES(name, parameters, arguments)                                                         \
+	LIEN_TRANSLATED static CUresult plain_##name parameters                                    \
+	{                                                                                          \
+		return made(LIEN_REAL(name) arguments, device, context);                           \
+	}                                                                                          \
+	LIEN_INTERPOSE_PLAIN(name, plain_##name);
 
-LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v3(CUcontext *context,
-	CUexecAffinityParam *affinity, int count, unsigned int flags, CUdevice device)
-{
-	return made(LIEN_REAL(cuCtxCreate_v3)(context, affinity, count, flags, device), device,
-		context);
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuCtxCreate_v4(
-	CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device)
-{
-	return made(LIEN_REAL(cuCtxCreate_v4)(context, params, flags, device), device, context);
-}
+MAKES(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
+	(context, flags, device))
+MAKES(cuCtxCreate_v3,
+	(CUcontext * context, CUexecAffinityParam *affinity, int count, unsigned int flags,
+		CUdevice device),
+	(context, affinity, count, flags, device))
+MAKES(cuCtxCreate_v4,
+	(CUcontext * context, CUctxCreateParams *params, unsigned int flags, CUdevice device),
+	(context, params, flags, device))
 
 /* --- the end of a context --------------------------------------------------------------------- */
 
@@ -55,32 +53,28 @@ static struct {
 	/* Held while a primary context begins or ends: nobody is held in these calls. */
 	pthread_mutex_t lock;
 	CUcontext context[LIEN_PLAIN_DEVICES];
-} primary = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} primary LIEN_PLAIN_STATE;
 
-/* A context that has ended, and the number of the chunks that it had (lien_plain_end()). */
+/* A context that has ended, and the number of the chunks that it had (lien_heap_end()). */
 struct ended {
 	CUcontext context;
 	uint64_t chunks; /* 0: it has not */
 };
 
+static struct ended end_context(CUcontext context)
+{
+	return (struct ended){context, lien_heap_end(&lien_plain_heap, (uintptr_t)context)};
+}
+
 /* The driver has freed the plain memory of this context. */
 LIEN_TRANSLATED static void drop_context(struct ended ended)
 {
-	struct lien_heap_range chunk;
-
 	if (!ended.chunks)
 		return;
 	lien_plain_wait_forget(ended.context);
-	lien_plain_pool_unuse(ended.context);
-	lien_plain_stream_end(ended.context);
+	lien_plain_pool_end(ended.context);
 	lien_plain_opened_drop(ended.context);
-	while (lien_plain_forget(ended.chunks, &chunk))
-		lien_plain_unmap(chunk);
-}
-
-static struct ended end_context(CUcontext context)
-{
-	return (struct ended){context, lien_plain_end(context)};
+	lien_plain_drop(ended.chunks);
 }
 
 CUcontext lien_plain_primary(CUdevice device)
@@ -90,7 +84,7 @@ CUcontext lien_plain_primary(CUdevice device)
 		       : NULL;
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+LIEN_TRANSLATED static CUresult plain_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
 	CUresult result;
 
@@ -114,7 +108,7 @@ static struct ended end_primary(CUdevice device)
 	return end_context(lien_plain_primary(device));
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRelease_v2(CUdevice device)
+LIEN_TRANSLATED static CUresult plain_cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
 	struct ended ended = {0};
 	CUresult result;
@@ -152,7 +146,7 @@ void lien_plain_primary_release(const struct lien_driver *driver, CUdevice devic
 		free(copy);
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxReset_v2(CUdevice device)
+LIEN_TRANSLATED static CUresult plain_cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
 	struct ended ended = {0};
 	CUresult result;
@@ -164,7 +158,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxReset_v2(CUdevice device)
 	pthread_mutex_unlock(&primary.lock);
 	drop_context(ended);
 	if (!result)
-		lien_plain_pool_drop(device);
+		lien_plain_pool_reset(device);
 	return result;
 }
 
@@ -175,43 +169,21 @@ LIEN_TRANSLATED static CUresult destroyed(CUresult result, CUcontext context)
 	return result;
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuCtxDestroy_v2(CUcontext context)
+LIEN_TRANSLATED static CUresult plain_cuCtxDestroy_v2(CUcontext context)
 {
 	return destroyed(LIEN_REAL(cuCtxDestroy_v2)(context), context);
 }
 
-/* The names of before CUDA 4 and 11. The oldest one may refuse where its successor does not (seen,
- * 580.159). */
-LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRelease(CUdevice device)
-{
-	return lien_plain_cuDevicePrimaryCtxRelease_v2(device);
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxReset(CUdevice device)
-{
-	return lien_plain_cuDevicePrimaryCtxReset_v2(device);
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuCtxDestroy(CUcontext context)
+/* The oldest name may refuse where its successor does not (seen, 580.159). */
+LIEN_TRANSLATED static CUresult plain_cuCtxDestroy(CUcontext context)
 {
 	return destroyed(LIEN_REAL(cuCtxDestroy)(context), context);
 }
 
-void lien_plain_lifetime_forked(void)
-{
-	first = NULL;
-	several = 0;
-	memset(&primary, 0, sizeof(primary));
-	pthread_mutex_init(&primary.lock, NULL);
-}
-
-LIEN_EXPORT_AS(cuCtxCreate_v2, lien_plain_cuCtxCreate_v2);
-LIEN_EXPORT_AS(cuCtxCreate_v3, lien_plain_cuCtxCreate_v3);
-LIEN_EXPORT_AS(cuCtxCreate_v4, lien_plain_cuCtxCreate_v4);
-LIEN_EXPORT_AS(cuDevicePrimaryCtxRetain, lien_plain_cuDevicePrimaryCtxRetain);
-LIEN_EXPORT_AS(cuDevicePrimaryCtxRelease_v2, lien_plain_cuDevicePrimaryCtxRelease_v2);
-LIEN_EXPORT_AS(cuDevicePrimaryCtxReset_v2, lien_plain_cuDevicePrimaryCtxReset_v2);
-LIEN_EXPORT_AS(cuDevicePrimaryCtxRelease, lien_plain_cuDevicePrimaryCtxRelease);
-LIEN_EXPORT_AS(cuDevicePrimaryCtxReset, lien_plain_cuDevicePrimaryCtxReset);
-LIEN_EXPORT_AS(cuCtxDestroy, lien_plain_cuCtxDestroy);
-LIEN_EXPORT_AS(cuCtxDestroy_v2, lien_plain_cuCtxDestroy_v2);
+LIEN_INTERPOSE_PLAIN(cuDevicePrimaryCtxRetain, plain_cuDevicePrimaryCtxRetain);
+LIEN_INTERPOSE_PLAIN(cuDevicePrimaryCtxRelease, plain_cuDevicePrimaryCtxRelease_v2);
+LIEN_INTERPOSE_PLAIN(cuDevicePrimaryCtxRelease_v2, plain_cuDevicePrimaryCtxRelease_v2);
+LIEN_INTERPOSE_PLAIN(cuDevicePrimaryCtxReset, plain_cuDevicePrimaryCtxReset_v2);
+LIEN_INTERPOSE_PLAIN(cuDevicePrimaryCtxReset_v2, plain_cuDevicePrimaryCtxReset_v2);
+LIEN_INTERPOSE_PLAIN(cuCtxDestroy, plain_cuCtxDestroy);
+LIEN_INTERPOSE_PLAIN(cuCtxDestroy_v2, plain_cuCtxDestroy_v2);

@@ -16,7 +16,6 @@
 #define LIEN_CONTROL_PLAIN_H
 
 #include "control/driver/translate.h"
-#include "control/plain/heap.h"
 
 /* The constructor calls it. */
 void lien_plain_start(void);

@@ -7,7 +7,7 @@ from lien_test import LIEN, MIB, Driver, Session, check, equal, program
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY, DESTROYED = 1, 2, 201, 400, 600, 709
 CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED = 900, 901
 
-# The control library's own in each context that has allocated (control/plain/wait.c).
+# The control library's own in each context that has allocated (control/plain/context.c).
 KEPT = 2 * MIB
 # A chunk of stream-ordered memory.
 POOL = 32 * MIB

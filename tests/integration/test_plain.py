@@ -166,6 +166,28 @@ def test_who_asked_stays_who_asked():
             job("check", address, 3000, value)
 
 
+@case()
+def test_calls_are_the_applications():
+    """Also those that are made many functions deep in the control library: of opened memory, and of a pool's chunks."""
+    with plain_session() as session:
+        session.start_agent()
+        owner, user = Plain(session), Plain(session, device=1)
+        follower = session.spawn([LIEN, "events", "-f", "--json"])
+        wait_for("it follows", lambda: user("free", user("alloc", 2 * MIB)) is not None and not follower.lines.empty())
+        user("ipc-open", owner.handle(owner("alloc", 6 * MIB)))
+        owner("alloc-async", 4 * MIB, owner("stream"))
+        for job in (owner, user):
+            job.process.close_input()
+            job.process.wait()
+        lines = []
+        while sum(line["event"] == "exit" for line in lines) < 2:
+            lines.append(json.loads(follower.line()))
+        calls = {(line["event"], line["caller"]) for line in lines if line["event"].startswith("cuMem")}
+        # libc calls the thread that answers whoever opens a handle.
+        equal({caller for _, caller in calls}, {"prog_plain", "c"}, "callers of %s" % sorted(calls))
+        check("cuMemImportFromShareableHandle" in {event for event, _ in calls}, "no import: %s" % sorted(calls))
+
+
 @case(long=True)  # the agent looks every 10 s for files that nobody maps any more
 def test_later_jobs_of_one_agent():
     """What the control library keeps for itself is not the job's memory, in later jobs as in the first."""

@@ -106,7 +106,7 @@ static void check_new(const struct live *live, const struct lien_heap_block *blo
 	}
 }
 
-static void check_found(const struct lien_heap *heap, const struct live *live)
+static void check_found(struct lien_heap *heap, const struct live *live)
 {
 	struct lien_heap_block found;
 	const struct lien_heap_block *block;
@@ -398,6 +398,32 @@ static void test_a_context_is_dropped_with_all_its_chunks(void **state)
 	give(&heap, &kept);
 }
 
+/* A new context may have its number, and none of its memory. */
+static void test_a_context_that_has_ended(void **state)
+{
+	const struct lien_heap_key key = {1, 0, 2, 0, 0};
+	struct lien_heap_order order = {0};
+	struct lien_heap heap = {0};
+	struct lien_heap_block old = take(&heap, &key, 100), parked = take(&heap, &key, 4 * MIB),
+			       new, found;
+	uint64_t ended;
+
+	(void)state;
+	assert_int_equal(lien_heap_park(&heap, &parked, &order), 0);
+	ended = lien_heap_end(&heap, 1);
+	assert_int_not_equal(ended, lien_heap_end(&heap, 7));
+	assert_false(lien_heap_find(&heap, old.address, &found));
+	assert_int_equal(lien_heap_give(&heap, &old, &found.chunk), -ENOENT);
+	assert_int_equal(lien_heap_park(&heap, &old, &order), -ENOENT);
+	new = take(&heap, &key, 100);
+	assert_int_not_equal(new.chunk.base, old.chunk.base);
+	drop_all(&heap, ended);
+	assert_int_equal(order.pieces, 0);
+	assert_true(lien_heap_find(&heap, new.address, &found));
+	give(&heap, &new);
+	assert_int_equal(heap.count + heap.parked, 0);
+}
+
 static void test_sizes_that_no_memory_has(void **state)
 {
 	const struct lien_heap_key key = {.context = 1};
@@ -469,6 +495,7 @@ int main(void)
 		cmocka_unit_test_setup(test_random_frees_in_streams, start),
 		cmocka_unit_test_setup(test_who_asked_and_each_tag_have_chunks_of_their_own, start),
 		cmocka_unit_test_setup(test_a_context_is_dropped_with_all_its_chunks, start),
+		cmocka_unit_test_setup(test_a_context_that_has_ended, start),
 		cmocka_unit_test_setup(test_sizes_that_no_memory_has, start),
 		cmocka_unit_test_setup(test_little_of_a_job_is_wasted, start),
 	};
