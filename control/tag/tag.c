@@ -2,9 +2,10 @@
 #include "control/tag/tag.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <lien/locked.h>
 
 /* What a thread has pushed that ends without popping it is never freed. */
 struct pushed {
@@ -85,40 +86,28 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char (*numbered)[LIEN_TAG_SIZE];
 static unsigned count;
 
-static uint32_t number_of(const char *name)
+void (*lien_tag_begin)(void);
+
+uint32_t lien_tag_number(void)
 {
+	const char *name;
 	unsigned i = 0;
 
+	if (!current && lien_tag_begin)
+		lien_tag_begin();
+	name = current;
+	if (!name)
+		return 0;
+	LIEN_LOCKED(&lock);
 	if (!numbered)
 		numbered = malloc(LIEN_TAG_NUMBERS * sizeof(*numbered));
 	if (!numbered)
 		return LIEN_TAG_NUMBERS + 1;
 	while (i < count && strcmp(numbered[i], name))
 		i++;
-	if (i == LIEN_TAG_NUMBERS)
-		return i + 1; /* all others share one */
-	if (i == count)
+	if (i == count && count < LIEN_TAG_NUMBERS)
 		strcpy(numbered[count++], name);
-	return i + 1;
-}
-
-void (*lien_tag_begin)(void);
-
-uint32_t lien_tag_number(void)
-{
-	const char *name;
-	uint32_t number;
-
-	if (!current && lien_tag_begin)
-		lien_tag_begin();
-	name = current;
-
-	if (!name)
-		return 0;
-	pthread_mutex_lock(&lock);
-	number = number_of(name);
-	pthread_mutex_unlock(&lock);
-	return number;
+	return i + 1; /* those after the last number share one */
 }
 
 void lien_tag_forked(void)

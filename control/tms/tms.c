@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "control/tms/tms.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <lien/locked.h>
 
 #include "control/ask/ask.h"
 #include "control/orders/control.h"
@@ -120,6 +120,8 @@ static void show(struct region *region)
 {
 	const bool saved = region->backup || region->disk;
 
+	if (region->disk)
+		say_ignored(DISK_BACKUP);
 	lien_tag_cover(NULL); /* also while the text changes */
 	if (!region->interesting || !region->tag[0])
 		return;
@@ -147,8 +149,6 @@ static struct region *region_of(void)
 	mine->backup = is_set("TMS_INIT_ENABLE_CPU_BACKUP");
 	mine->disk = is_set("TMS_INIT_ENABLE_DISK_BACKUP");
 	mine->mmap = backend && !strcmp(backend, "mmap");
-	if (mine->disk)
-		say_ignored(DISK_BACKUP);
 	if (mine->mmap)
 		say_ignored(BACKEND);
 	show(mine);
@@ -167,18 +167,22 @@ __attribute__((constructor)) static void start(void)
 		lien_tag_begin = begin_thread;
 }
 
-EXPORT void tms_set_interesting_region(bool is)
-{
-	struct region *region = region_of();
+#define FLAG(name, member)                                                                         \
+	EXPORT void tms_set_##name(bool on)                                                        \
+	{                                                                                          \
+		struct region *region = region_of();                                               \
+                                                                                                   \
+		region->member = on;                                                               \
+		show(region);                                                                      \
+	}                                                                                          \
+	EXPORT bool tms_get_##name(void)                                                           \
+	{                                                                                          \
+		return region_of()->member;                                                        \
+	}
 
-	region->interesting = is;
-	show(region);
-}
-
-EXPORT bool tms_get_interesting_region(void)
-{
-	return region_of()->interesting;
-}
+FLAG(interesting_region, interesting)
+FLAG(enable_cpu_backup, backup)
+FLAG(enable_disk_backup, disk)
 
 EXPORT void tms_set_current_tag(const char *tag)
 {
@@ -201,19 +205,6 @@ EXPORT const char *tms_get_current_tag(void)
 	return region_of()->tag;
 }
 
-EXPORT void tms_set_enable_cpu_backup(bool on)
-{
-	struct region *region = region_of();
-
-	region->backup = on;
-	show(region);
-}
-
-EXPORT bool tms_get_enable_cpu_backup(void)
-{
-	return region_of()->backup;
-}
-
 EXPORT void tms_set_cpu_backup_backend(const char *backend)
 {
 	const bool mmap = backend && !strcmp(backend, "mmap");
@@ -230,21 +221,6 @@ EXPORT void tms_set_cpu_backup_backend(const char *backend)
 EXPORT const char *tms_get_cpu_backup_backend(void)
 {
 	return region_of()->mmap ? "mmap" : "pinned";
-}
-
-EXPORT void tms_set_enable_disk_backup(bool on)
-{
-	struct region *region = region_of();
-
-	if (on)
-		say_ignored(DISK_BACKUP);
-	region->disk = on;
-	show(region);
-}
-
-EXPORT bool tms_get_enable_disk_backup(void)
-{
-	return region_of()->disk;
 }
 
 EXPORT void tms_set_disk_backup_dir(const char *path)
@@ -314,7 +290,7 @@ static void add_tags(struct request *request, const char *tag, const char *befor
 {
 	unsigned i;
 
-	pthread_mutex_lock(&used.lock);
+	LIEN_LOCKED(&used.lock);
 	for (i = 0; i < used.count; i++) {
 		if (tag && strcmp(tag, used.tag[i].name))
 			continue;
@@ -323,7 +299,6 @@ static void add_tags(struct request *request, const char *tag, const char *befor
 		if (used.tag[i].dropped)
 			add_name(request, before, used.tag[i].name, LIEN_TMS_DROPPED);
 	}
-	pthread_mutex_unlock(&used.lock);
 }
 
 /* What an offload has left on the GPU. */
@@ -345,14 +320,13 @@ static void read_left(void *context, const struct lien_json_piece *path, unsigne
 		lien_json_copy(value, answer->reason, sizeof(answer->reason));
 }
 
-static int carry_out(struct request *request, const char *verb, const char *tag)
+static int carry_out(const struct request *request, const char *verb, const char *tag)
 {
 	static const char none[] = "no GPU memory has the tag";
 	struct answer answer = {.left = 0};
 	struct lien_asked asked = {.fn = read_left, .context = &answer};
 	int err;
 
-	add(request, "}\n");
 	err = lien_ask(request->text, LIMIT_MS, &asked);
 	if (err && !strcmp(asked.code, "invalid") && !strncmp(asked.text, none, sizeof(none) - 1))
 		return SUCCESS; /* it has been freed */
@@ -366,52 +340,45 @@ static int carry_out(struct request *request, const char *verb, const char *tag)
 	return SUCCESS;
 }
 
-static const char *named(const char *tag)
+static int change(bool pause, const char *tag)
 {
-	return tag && tag[0] ? tag : NULL;
+	static const char settings[] = "\"with_closure\": true, \"on_use\": \"ignore\", "
+				       "\"timeout_ms\": " REST_MS ", ";
+	const char *verb = pause ? "pause" : "resume";
+	struct request *request = calloc(1, sizeof(*request));
+	int result = SUCCESS;
+	unsigned names;
+
+	if (!request) {
+		complain("cannot %s: out of memory", verb);
+		return UNKNOWN;
+	}
+	if (tag && !tag[0])
+		tag = NULL;
+	add(request, "{\"op\": \"%s\", \"pids\": [0], \"wait\": true, %s\"tags\": [",
+		pause ? "offload" : "restore", pause ? settings : "");
+	add_tags(request, tag, "", true);
+	names = request->names;
+	if (pause) {
+		add(request, "], \"discard\": [");
+		request->names = 0;
+		add_tags(request, tag, "tag:", false);
+	}
+	add(request, "]}\n");
+	if (names)
+		result = carry_out(request, verb, tag);
+	free(request);
+	return result;
 }
 
 EXPORT int tms_pause(const char *tag)
 {
-	struct request *request = calloc(1, sizeof(*request));
-	int result = SUCCESS;
-
-	if (!request) {
-		complain("cannot pause: out of memory");
-		return UNKNOWN;
-	}
-	tag = named(tag);
-	add(request, "{\"op\": \"offload\", \"pids\": [0], \"wait\": true, \"with_closure\": true, "
-		     "\"on_use\": \"ignore\", \"timeout_ms\": " REST_MS ", \"tags\": [");
-	add_tags(request, tag, "", true);
-	if (request->names) {
-		add(request, "], \"discard\": [");
-		request->names = 0;
-		add_tags(request, tag, "tag:", false);
-		add(request, "]");
-		result = carry_out(request, "pause", tag);
-	}
-	free(request);
-	return result;
+	return change(true, tag);
 }
 
 EXPORT int tms_resume(const char *tag)
 {
-	struct request *request = calloc(1, sizeof(*request));
-	int result = SUCCESS;
-
-	if (!request) {
-		complain("cannot resume: out of memory");
-		return UNKNOWN;
-	}
-	tag = named(tag);
-	add(request, "{\"op\": \"restore\", \"pids\": [0], \"wait\": true, \"tags\": [");
-	add_tags(request, tag, "", true);
-	add(request, "]");
-	if (request->names)
-		result = carry_out(request, "resume", tag);
-	free(request);
-	return result;
+	return change(false, tag);
 }
 
 void lien_tms_forked(void)
