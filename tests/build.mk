@@ -23,6 +23,8 @@ ifneq ($(SANITIZE),)
 UNIT_NAMES := $(filter-out test_steps,$(UNIT_NAMES))
 endif
 
+# What loader/discover/elf_symbols.c needs.
+ELF_LIBS  := -lelf -l:libiberty.a
 # Reading files that are not to be trusted, and what is in them.
 UNTRUSTED := $(addprefix loader/discover/, maps_query.c status.c timeout.c untrusted.c user.c)
 LIBRARIES := $(UNTRUSTED) $(addprefix loader/discover/, elf_symbols.c libraries.c maps.c)
@@ -34,30 +36,30 @@ UNIT_SRCS_test_arena	     := $(ARENA)
 UNIT_SRCS_test_ask	     := $(addprefix control/ask/, ask.c json.c)
 UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/gated.c probes/holders.c \
 	discover/elf_symbols.c)
-UNIT_LIBS_test_calls	     := -lelf -rdynamic
+UNIT_LIBS_test_calls	     := $(ELF_LIBS) -rdynamic
 UNIT_SRCS_test_client	     := tools/cli/client.c
 UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, fork.c start.c driver/cached.c \
 	driver/exported.c driver/genuine.c driver/interpose.c driver/nccl_calls.c driver/translate.c nccl/%.c plain/%.c tms/%.c), \
 	$(CONTROL_SRCS))
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
-UNIT_LIBS_test_elf_symbols   := -lelf
+UNIT_LIBS_test_elf_symbols   := $(ELF_LIBS)
 UNIT_SRCS_test_gate	     := $(addprefix agent/quiesce/, gate.c gate_make.c gate_use.c holds.c)
 UNIT_SRCS_test_gate_links    := loader/probes/gate_links.c loader/probes/gate_files.c loader/probes/gate_places.c
 UNIT_LIBS_test_gate_links    := -l:libbpf.a -lelf -Wl,--wrap=clock_gettime
 UNIT_SRCS_test_gated	     := $(UNIT_SRCS_test_calls)
-UNIT_LIBS_test_gated	     := -lelf
+UNIT_LIBS_test_gated	     := $(ELF_LIBS)
 UNIT_SRCS_test_heap	     := control/plain/heap.c
 UNIT_LIBS_test_host	     := -Wl,--wrap=fopen
 UNIT_SRCS_test_inject_choice := $(INJECT)
-UNIT_LIBS_test_inject_choice := -lelf
+UNIT_LIBS_test_inject_choice := $(ELF_LIBS)
 UNIT_SRCS_test_inject_libc   := $(INJECT)
-UNIT_LIBS_test_inject_libc   := -lelf
+UNIT_LIBS_test_inject_libc   := $(ELF_LIBS)
 UNIT_SRCS_test_items	     := control/memory/items.c
 UNIT_SRCS_test_libraries     := $(LIBRARIES)
-UNIT_LIBS_test_libraries     := -lelf -Wl,--wrap=lien_untrusted_stat
+UNIT_LIBS_test_libraries     := $(ELF_LIBS) -Wl,--wrap=lien_untrusted_stat
 UNIT_SRCS_test_link	     := $(UNTRUSTED) agent/link/link.c
 UNIT_SRCS_test_code	     := $(LIBRARIES) loader/probes/code.c
-UNIT_LIBS_test_code	     := -lelf
+UNIT_LIBS_test_code	     := $(ELF_LIBS)
 UNIT_SRCS_test_make_link     := loader/probes/make_link.c
 UNIT_SRCS_test_names	     := control/driver/names.c
 UNIT_SRCS_test_quiesce	     := $(addprefix agent/quiesce/, by_comm.c elsewhere.c holds.c inside.c let_in.c \
@@ -68,8 +70,8 @@ UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_serve	     := $(filter-out control/orders/serve.c,$(UNIT_SRCS_test_control))
 UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
 UNIT_SRCS_test_signal	     := control/signal.c
-UNIT_SRCS_test_symbols	     := $(addprefix loader/discover/, symbols.c demangle.c)
-UNIT_LIBS_test_symbols	     := -l:libiberty.a
+UNIT_SRCS_test_symbols	     := loader/discover/elf_symbols.c
+UNIT_LIBS_test_symbols	     := $(ELF_LIBS)
 UNIT_SRCS_test_text	     := $(sort $(wildcard tools/text/*.c) agent/graph/nearest.c)
 UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c user.c)
 UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c control/tag/tag.c \
@@ -145,7 +147,7 @@ PROG_SRCS_prog_train := $(addprefix tests/integration/, train_plan.c train_work.
 PROG_SRCS_prog_driver := $(addprefix tests/integration/, driver_context.c driver_memory.c driver_pool.c \
 	driver_process.c driver_verbs.c)
 PROG_SRCS_prog_inject := $(INJECT)
-PROG_LIBS_prog_inject := -lelf
+PROG_LIBS_prog_inject := $(ELF_LIBS)
 PROG_SRCS_prog_random := $(addprefix tests/integration/, random_contents.c random_handles.c \
 	random_multicast.c random_plain.c random_pools.c)
 

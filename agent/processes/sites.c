@@ -11,7 +11,7 @@
 #include "agent/views/views.h"
 #include "agent/core/worker.h"
 #include "loader/discover/libraries.h"
-#include "loader/discover/symbols.h"
+#include "loader/discover/elf_symbols.h"
 #include "loader/discover/untrusted.h"
 
 /* Files open at a time. Callers in further files are shown by their offsets. */

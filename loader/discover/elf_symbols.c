@@ -5,7 +5,10 @@
 #include <fcntl.h>
 #include <gelf.h>
 #include <libelf.h>
+#include <libiberty/demangle.h>
+#include <setjmp.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -29,20 +32,6 @@ enum rank {
 	RANK_GLOBAL,
 	RANK_OLD_VERSION, /* exported for old programs: name@VERSION, not name@@VERSION */
 	RANK_EXPORTED,
-};
-
-struct wanted {
-	const char *name;
-	unsigned place; /* index in the caller's list */
-	enum rank rank;
-	uint64_t value;
-};
-
-struct search {
-	struct lien_elf *elf;
-	bool functions; /* otherwise data */
-	struct wanted *wanted;
-	unsigned count;
 };
 
 static int check_header(int fd)
@@ -141,53 +130,6 @@ void lien_elf_close(struct lien_elf *elf)
 	free(elf);
 }
 
-static int compare_wanted(const void *a, const void *b)
-{
-	const struct wanted *x = a, *y = b;
-
-	return strcmp(x->name, y->name);
-}
-
-/* strcmp() of a plain name and a symbol's name, which may carry "@version". */
-static int compare_symbol(const char *wanted, const char *symbol)
-{
-	while (*wanted && *wanted == *symbol) {
-		wanted++;
-		symbol++;
-	}
-	return (unsigned char)*wanted - (*symbol == '@' ? 0 : (unsigned char)*symbol);
-}
-
-static bool fits(const struct search *search, const GElf_Sym *symbol)
-{
-	int type = GELF_ST_TYPE(symbol->st_info);
-
-	return search->functions ? type == STT_FUNC : type == STT_OBJECT || type == STT_NOTYPE;
-}
-
-/* Lookups of the same name are neighbours in the sorted list: each gets the answer. */
-static void offer(struct search *search, const char *name, enum rank rank, uint64_t value)
-{
-	unsigned low = 0, high = search->count;
-
-	while (low < high) {
-		unsigned middle = low + (high - low) / 2;
-
-		if (compare_symbol(search->wanted[middle].name, name) < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	for (; low < search->count && !compare_symbol(search->wanted[low].name, name); low++) {
-		struct wanted *wanted = &search->wanted[low];
-
-		if (rank > wanted->rank) {
-			wanted->rank = rank;
-			wanted->value = value;
-		}
-	}
-}
-
 /* Returns the version of each symbol of a table; NULL: it has none. */
 static const uint16_t *versions_of(Elf *elf, Elf_Scn *table, uint64_t count)
 {
@@ -209,11 +151,10 @@ static const uint16_t *versions_of(Elf *elf, Elf_Scn *table, uint64_t count)
 
 #define VERSION_HIDDEN 0x8000
 
-/* `old`: the symbol is for old programs. */
-typedef int symbol_fn(
-	void *context, const char *name, const GElf_Sym *symbol, bool exported, bool old);
+typedef int symbol_fn(void *context, const char *name, const GElf_Sym *symbol, enum rank rank);
 
-/* Calls fn for each named symbol of a table until it returns non-zero, and returns that value. */
+/* Calls fn for each named symbol of a table but exported local ones, until it returns non-zero, and
+ * returns that value. */
 static int walk_table(
 	Elf *elf, Elf_Scn *section, const GElf_Shdr *header, symbol_fn *fn, void *context)
 {
@@ -239,6 +180,7 @@ static int walk_table(
 	versions = exported ? versions_of(elf, section, count) : NULL;
 	for (uint64_t i = 1; i < count && !err; i++) {
 		GElf_Sym symbol;
+		bool local;
 
 		if (!gelf_getsym(data, i, &symbol))
 			return -EBADMSG;
@@ -246,12 +188,19 @@ static int walk_table(
 			continue;
 		if (symbol.st_name >= names->d_size)
 			return -EBADMSG;
-		err = fn(context, (const char *)names->d_buf + symbol.st_name, &symbol, exported,
-			versions && versions[i] & VERSION_HIDDEN);
+		local = GELF_ST_BIND(symbol.st_info) == STB_LOCAL;
+		if (local && exported)
+			continue;
+		err = fn(context, (const char *)names->d_buf + symbol.st_name, &symbol,
+			local					   ? RANK_LOCAL
+			: !exported				   ? RANK_GLOBAL
+			: versions && versions[i] & VERSION_HIDDEN ? RANK_OLD_VERSION
+								   : RANK_EXPORTED);
 	}
 	return err;
 }
 
+/* The same for each table of that type. */
 static int walk_tables(Elf *elf, unsigned type, symbol_fn *fn, void *context)
 {
 	Elf_Scn *section = NULL;
@@ -268,58 +217,100 @@ static int walk_tables(Elf *elf, unsigned type, symbol_fn *fn, void *context)
 	return err;
 }
 
-static int offer_symbol(
-	void *context, const char *name, const GElf_Sym *symbol, bool exported, bool old)
-{
-	bool local = GELF_ST_BIND(symbol->st_info) == STB_LOCAL;
-	struct search *search = context;
+/* --- functions and data by name ----------------------------------------------------------------
+ */
 
-	if (fits(search, symbol) && !(local && exported))
-		offer(search, name,
-			old	   ? RANK_OLD_VERSION
-			: exported ? RANK_EXPORTED
-			: local	   ? RANK_LOCAL
-				   : RANK_GLOBAL,
-			symbol->st_value);
+/* Until the search is over, a lookup's result is the rank of what was found, and its file_offset
+ * that symbol's value. */
+struct search {
+	struct lien_elf_lookup **sorted; /* by name */
+	unsigned count;
+	bool functions; /* otherwise data */
+};
+
+static int compare_lookups(const void *a, const void *b)
+{
+	return strcmp((*(struct lien_elf_lookup *const *)a)->name,
+		(*(struct lien_elf_lookup *const *)b)->name);
+}
+
+/* strcmp() of a plain name and a symbol's name, which may carry "@version". */
+static int compare_symbol(const char *wanted, const char *symbol)
+{
+	while (*wanted && *wanted == *symbol) {
+		wanted++;
+		symbol++;
+	}
+	return (unsigned char)*wanted - (*symbol == '@' ? 0 : (unsigned char)*symbol);
+}
+
+/* Lookups of the same name are neighbours in the sorted list: each gets the answer. */
+static int offer_symbol(void *context, const char *name, const GElf_Sym *symbol, enum rank rank)
+{
+	struct search *search = context;
+	unsigned low = 0, high = search->count;
+	int type = GELF_ST_TYPE(symbol->st_info);
+
+	if (search->functions ? type != STT_FUNC : type != STT_OBJECT && type != STT_NOTYPE)
+		return 0;
+	while (low < high) {
+		unsigned middle = low + (high - low) / 2;
+
+		if (compare_symbol(search->sorted[middle]->name, name) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (; low < search->count && !compare_symbol(search->sorted[low]->name, name); low++)
+		if ((int)rank > search->sorted[low]->result) {
+			search->sorted[low]->result = rank;
+			search->sorted[low]->file_offset = symbol->st_value;
+		}
 	return 0;
 }
 
-static bool all_exported(const struct search *search)
+static int search_names(
+	struct lien_elf *elf, struct lien_elf_lookup *lookups, unsigned count, bool functions)
 {
-	for (unsigned i = 0; i < search->count; i++) {
-		if (search->wanted[i].rank != RANK_EXPORTED)
-			return false;
-	}
-	return true;
-}
-
-static int search_all(struct search *search)
-{
+	struct search search = {.count = count, .functions = functions};
+	unsigned i;
 	int err;
 
-	qsort(search->wanted, search->count, sizeof(*search->wanted), compare_wanted);
-	err = walk_tables(search->elf->elf, SHT_DYNSYM, offer_symbol, search);
-	if (err || all_exported(search))
-		return err;
-	return walk_tables(search->elf->elf, SHT_SYMTAB, offer_symbol, search);
+	search.sorted = calloc(count, sizeof(*search.sorted));
+	if (!search.sorted)
+		return -ENOMEM;
+	for (i = 0; i < count; i++) {
+		lookups[i].result = RANK_NONE;
+		search.sorted[i] = &lookups[i];
+	}
+	qsort(search.sorted, count, sizeof(*search.sorted), compare_lookups);
+	err = walk_tables(elf->elf, SHT_DYNSYM, offer_symbol, &search);
+	for (i = 0; i < count && lookups[i].result == RANK_EXPORTED; i++)
+		;
+	if (!err && i < count)
+		err = walk_tables(elf->elf, SHT_SYMTAB, offer_symbol, &search);
+	free(search.sorted);
+	return err;
 }
 
-static int segment_of(struct lien_elf *elf, uint64_t address, GElf_Phdr *segment)
+/* Finds the first loaded segment with these flags that has this address; NULL: any. */
+static bool find_segment(
+	struct lien_elf *elf, unsigned flags, const uint64_t *address, GElf_Phdr *segment)
 {
-	for (size_t i = 0; i < elf->segments; i++) {
+	for (size_t i = 0; i < elf->segments; i++)
 		if (gelf_getphdr(elf->elf, i, segment) && segment->p_type == PT_LOAD &&
-			address >= segment->p_vaddr &&
-			address - segment->p_vaddr < segment->p_memsz)
-			return 0;
-	}
-	return -ENOENT;
+			(segment->p_flags & flags) == flags &&
+			(!address || (*address >= segment->p_vaddr &&
+					     *address - segment->p_vaddr < segment->p_memsz)))
+			return true;
+	return false;
 }
 
 static int function_offset(struct lien_elf *elf, uint64_t address, uint64_t *offset)
 {
 	GElf_Phdr segment;
 
-	if (segment_of(elf, address, &segment) || !(segment.p_flags & PF_X) ||
+	if (!find_segment(elf, PF_X, &address, &segment) ||
 		address - segment.p_vaddr >= segment.p_filesz)
 		return -ENOENT;
 	*offset = address - segment.p_vaddr + segment.p_offset;
@@ -328,43 +319,46 @@ static int function_offset(struct lien_elf *elf, uint64_t address, uint64_t *off
 
 int lien_elf_functions(struct lien_elf *elf, struct lien_elf_lookup *lookups, unsigned count)
 {
-	struct search search = {.elf = elf, .functions = true, .count = count};
-	int err, found = 0;
+	int err = count ? search_names(elf, lookups, count, true) : 0, found = 0;
 
-	if (!count)
-		return 0;
-	search.wanted = calloc(count, sizeof(*search.wanted));
-	if (!search.wanted)
-		return -ENOMEM;
+	if (err)
+		return err;
 	for (unsigned i = 0; i < count; i++) {
-		search.wanted[i].name = lookups[i].name;
-		search.wanted[i].place = i;
-	}
-	err = search_all(&search);
-	for (unsigned i = 0; i < count && !err; i++) {
-		struct wanted *wanted = &search.wanted[i];
-		struct lien_elf_lookup *lookup = &lookups[wanted->place];
+		struct lien_elf_lookup *lookup = &lookups[i];
 
-		lookup->result = -ENOENT;
-		if (wanted->rank)
-			lookup->result = function_offset(elf, wanted->value, &lookup->file_offset);
-		if (!lookup->result)
-			found++;
+		lookup->result = lookup->result ? function_offset(elf, lookup->file_offset,
+							  &lookup->file_offset)
+						: -ENOENT;
+		found += !lookup->result;
 	}
-	free(search.wanted);
-	return err ? err : found;
+	return found;
 }
 
-int lien_elf_function(struct lien_elf *elf, const char *name, uint64_t *file_offset)
+int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value)
 {
 	struct lien_elf_lookup lookup = {.name = name};
-	int err = lien_elf_functions(elf, &lookup, 1);
+	GElf_Phdr segment;
+	int err;
 
-	if (err < 0)
+	err = search_names(elf, &lookup, 1, false);
+	if (err)
 		return err;
-	if (!lookup.result)
-		*file_offset = lookup.file_offset;
-	return lookup.result;
+	if (!lookup.result || !find_segment(elf, 0, &lookup.file_offset, &segment) ||
+		!find_segment(elf, 0, NULL, &segment))
+		return -ENOENT;
+	*value = lookup.file_offset - segment.p_vaddr / PAGE * PAGE;
+	return 0;
+}
+
+int lien_elf_text(struct lien_elf *elf, uint64_t *address, uint64_t *file_offset)
+{
+	GElf_Phdr segment;
+
+	if (!find_segment(elf, PF_X, NULL, &segment))
+		return -ENOENT;
+	*address = segment.p_vaddr / PAGE * PAGE;
+	*file_offset = segment.p_offset / PAGE * PAGE;
+	return 0;
 }
 
 struct exports {
@@ -375,8 +369,7 @@ struct exports {
 
 #define NAME_SIZE 256 /* no function of our libraries has a longer name */
 
-static int give_export(
-	void *context, const char *name, const GElf_Sym *symbol, bool exported, bool old)
+static int give_export(void *context, const char *name, const GElf_Sym *symbol, enum rank rank)
 {
 	unsigned type = GELF_ST_TYPE(symbol->st_info);
 	const struct exports *exports = context;
@@ -384,10 +377,8 @@ static int give_export(
 	char plain[NAME_SIZE];
 	size_t length = strcspn(name, "@");
 
-	(void)exported;
-	(void)old;
-	if ((type != STT_FUNC && type != STT_GNU_IFUNC) ||
-		GELF_ST_BIND(symbol->st_info) == STB_LOCAL || length >= sizeof(plain))
+	(void)rank;
+	if ((type != STT_FUNC && type != STT_GNU_IFUNC) || length >= sizeof(plain))
 		return 0;
 	memcpy(plain, name, length);
 	plain[length] = '\0';
@@ -404,53 +395,13 @@ int lien_elf_exports(struct lien_elf *elf,
 	return walk_tables(elf->elf, SHT_DYNSYM, give_export, &exports);
 }
 
-int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value)
-{
-	struct wanted wanted = {.name = name};
-	struct search search = {.elf = elf, .wanted = &wanted, .count = 1};
-	uint64_t first = UINT64_MAX;
-	GElf_Phdr segment;
-	int err;
-
-	err = search_all(&search);
-	if (err)
-		return err;
-	if (!wanted.rank || segment_of(elf, wanted.value, &segment))
-		return -ENOENT;
-	for (size_t i = 0; i < elf->segments; i++) {
-		if (gelf_getphdr(elf->elf, i, &segment) && segment.p_type == PT_LOAD &&
-			segment.p_vaddr < first)
-			first = segment.p_vaddr;
-	}
-	*value = wanted.value - first / PAGE * PAGE;
-	return 0;
-}
-
-int lien_elf_text(struct lien_elf *elf, uint64_t *address, uint64_t *file_offset)
-{
-	GElf_Phdr segment;
-
-	for (size_t i = 0; i < elf->segments; i++)
-		if (gelf_getphdr(elf->elf, i, &segment) && segment.p_type == PT_LOAD &&
-			segment.p_flags & PF_X) {
-			*address = segment.p_vaddr / PAGE * PAGE;
-			*file_offset = segment.p_offset / PAGE * PAGE;
-			return 0;
-		}
-	return -ENOENT;
-}
-
 static int put_hex(const unsigned char *bytes, size_t count, char *hex, size_t size)
 {
-	static const char digits[] = "0123456789abcdef";
-
 	if (size / 2 < count || size < 2 * count + 1)
 		return -ENOSPC;
-	for (size_t i = 0; i < count; i++) {
-		hex[2 * i] = digits[bytes[i] >> 4];
-		hex[2 * i + 1] = digits[bytes[i] & 15];
-	}
-	hex[2 * count] = 0;
+	*hex = '\0';
+	for (size_t i = 0; i < count; i++)
+		sprintf(hex + 2 * i, "%02x", bytes[i]);
 	return 0;
 }
 
@@ -478,4 +429,271 @@ int lien_elf_build_id(struct lien_elf *elf, char *hex, size_t size)
 		}
 	}
 	return -ENOENT;
+}
+
+/* --- functions by place ------------------------------------------------------------------------
+ */
+
+#define SYMBOLS_CHUNK  4096
+#define NAME_MAX_BYTES 4096
+/* A mangled name can be written so that it expands without end; such names are truncated. */
+#define DEMANGLED_MAX 480
+
+/* A function: its symbol without the name, which is read when it is known to be needed. */
+struct function {
+	uint64_t start, size;
+	unsigned section, names, name;
+	enum rank rank; /* RANK_NONE: no function */
+};
+
+/* A place to name, by its address: symbols do not refer to places in the file. */
+struct target {
+	struct lien_symbol_lookup *lookup;
+	uint64_t address;
+	struct function inner;	 /* the one with a size that contains it */
+	struct function nearest; /* the last one between the previous target and this one */
+};
+
+struct targets {
+	struct lien_elf *elf;
+	struct target *list; /* sorted by address */
+	unsigned count;
+};
+
+/* -EBADMSG: the file is too short. */
+static int read_at(const struct lien_elf *elf, uint64_t offset, void *to, size_t size)
+{
+	char *at = to;
+	ssize_t n;
+
+	if (!inside(elf, offset, size))
+		return -EBADMSG;
+	for (; size; at += n, offset += n, size -= n) {
+		n = pread(elf->fd, at, size, offset);
+		if (n <= 0)
+			return n ? -errno : -EBADMSG; /* the file shrank */
+	}
+	return 0;
+}
+
+/* Finds the address that the linker gave this byte of the code. */
+static bool address_of(struct lien_elf *elf, uint64_t offset, uint64_t *address)
+{
+	GElf_Phdr segment;
+
+	for (size_t i = 0; i < elf->segments; i++)
+		if (gelf_getphdr(elf->elf, i, &segment) && segment.p_type == PT_LOAD &&
+			segment.p_flags & PF_X && offset >= segment.p_offset &&
+			offset - segment.p_offset < segment.p_filesz) {
+			*address = offset - segment.p_offset + segment.p_vaddr;
+			return true;
+		}
+	return false;
+}
+
+static int compare_targets(const void *a, const void *b)
+{
+	const struct target *x = a, *y = b;
+
+	return (x->address > y->address) - (x->address < y->address);
+}
+
+/* Returns the first target at or after an address. */
+static unsigned target_from(const struct targets *targets, uint64_t address)
+{
+	unsigned low = 0, high = targets->count, middle;
+
+	while (low < high) {
+		middle = low + (high - low) / 2;
+		if (targets->list[middle].address < address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static void offer_function(struct targets *targets, const struct function *function)
+{
+	unsigned i = target_from(targets, function->start);
+	struct target *target = &targets->list[i];
+
+	if (i == targets->count)
+		return;
+	if (!target->nearest.rank || function->start > target->nearest.start ||
+		(function->start == target->nearest.start && function->size))
+		target->nearest = *function;
+	for (; i < targets->count; i++) {
+		target = &targets->list[i];
+		if (target->address - function->start >= function->size)
+			break;
+		if (function->start > target->inner.start || !target->inner.rank ||
+			(function->start == target->inner.start &&
+				function->rank > target->inner.rank))
+			target->inner = *function;
+	}
+}
+
+/* Reads the table piecewise: it may have 100s of MiB. */
+static int search_table(struct targets *targets, const GElf_Shdr *table)
+{
+	uint64_t count = table->sh_size / sizeof(Elf64_Sym), done, n, i;
+	bool exported = table->sh_type == SHT_DYNSYM;
+	Elf64_Sym *chunk;
+	int err = 0;
+
+	if (table->sh_entsize != sizeof(Elf64_Sym) ||
+		!elf_getscn(targets->elf->elf, table->sh_link) ||
+		!inside(targets->elf, table->sh_offset, table->sh_size))
+		return -EBADMSG;
+	chunk = malloc(SYMBOLS_CHUNK * sizeof(*chunk));
+	if (!chunk)
+		return -ENOMEM;
+	for (done = 0; done < count && !err; done += n) {
+		n = count - done < SYMBOLS_CHUNK ? count - done : SYMBOLS_CHUNK;
+		err = read_at(targets->elf, table->sh_offset + done * sizeof(*chunk), chunk,
+			n * sizeof(*chunk));
+		for (i = 0; i < n && !err; i++) {
+			unsigned type = ELF64_ST_TYPE(chunk[i].st_info);
+			struct function function = {.start = chunk[i].st_value,
+				.size = chunk[i].st_size,
+				.section = chunk[i].st_shndx,
+				.names = table->sh_link,
+				.name = chunk[i].st_name,
+				.rank = exported ? RANK_EXPORTED : RANK_GLOBAL};
+
+			if ((type != STT_FUNC && type != STT_GNU_IFUNC) || !chunk[i].st_name ||
+				chunk[i].st_shndx == SHN_UNDEF || chunk[i].st_shndx == SHN_ABS)
+				continue;
+			if (ELF64_ST_BIND(chunk[i].st_info) == STB_LOCAL)
+				function.rank = RANK_LOCAL;
+			offer_function(targets, &function);
+		}
+	}
+	free(chunk);
+	return err;
+}
+
+struct demangled {
+	char text[DEMANGLED_MAX + 1];
+	size_t length;
+	jmp_buf full;
+};
+
+static void take_demangled(const char *text, size_t length, void *opaque)
+{
+	struct demangled *demangled = opaque;
+	size_t room = DEMANGLED_MAX - demangled->length;
+
+	memcpy(demangled->text + demangled->length, text, length < room ? length : room);
+	demangled->length += length < room ? length : room;
+	/* libiberty has nothing on the heap at this point, so longjmp() leaks nothing. */
+	if (length > room)
+		longjmp(demangled->full, 1);
+}
+
+/* Returns the demangled C++ name without arguments; a copy of any other name. The caller frees. */
+static char *demangle(const char *name)
+{
+	struct demangled demangled;
+
+	demangled.length = 0;
+	if (strncmp(name, "_Z", 2))
+		return strdup(name);
+	if (!setjmp(demangled.full) &&
+		!cplus_demangle_v3_callback(name, 0, take_demangled, &demangled))
+		return strdup(name);
+	demangled.text[demangled.length] = '\0';
+	return strdup(demangled.text);
+}
+
+static int name_target(struct lien_elf *elf, struct target *target)
+{
+	const struct function *function = &target->inner;
+	char text[NAME_MAX_BYTES + 1];
+	uint64_t size = NAME_MAX_BYTES;
+	GElf_Shdr names;
+	int err;
+
+	if (!gelf_getshdr(elf_getscn(elf->elf, function->names), &names) ||
+		names.sh_type != SHT_STRTAB || function->name >= names.sh_size)
+		return -EBADMSG;
+	if (size > names.sh_size - function->name)
+		size = names.sh_size - function->name;
+	err = read_at(elf, names.sh_offset + function->name, text, size);
+	if (err)
+		return err;
+	text[size] = '\0';
+	text[strcspn(text, "@")] = '\0';
+	target->lookup->name = demangle(text);
+	target->lookup->into = target->address - function->start;
+	return target->lookup->name ? 0 : -ENOMEM;
+}
+
+/* A symbol without a size reaches to the next symbol, which need not have a target of its own, and
+ * at most to the end of its section. */
+static int name_all(struct targets *targets)
+{
+	GElf_Shdr section;
+	int err = 0;
+
+	for (unsigned i = 0; i < targets->count && !err; i++) {
+		struct target *target = &targets->list[i];
+
+		if (!target->nearest.rank && i)
+			target->nearest = targets->list[i - 1].nearest;
+		if (!target->inner.rank && target->nearest.rank && !target->nearest.size &&
+			gelf_getshdr(
+				elf_getscn(targets->elf->elf, target->nearest.section), &section) &&
+			target->address < section.sh_addr + section.sh_size)
+			target->inner = target->nearest;
+		if (target->inner.rank)
+			err = name_target(targets->elf, target);
+	}
+	return err;
+}
+
+static int search_places(struct lien_elf *elf, struct lien_symbol_lookup *lookups, unsigned count)
+{
+	struct targets targets = {.elf = elf, .list = calloc(count, sizeof(*targets.list))};
+	Elf_Scn *section = NULL;
+	GElf_Shdr header;
+	int err = 0;
+
+	if (!targets.list)
+		return -ENOMEM;
+	for (unsigned i = 0; i < count; i++) {
+		targets.list[targets.count].lookup = &lookups[i];
+		targets.count +=
+			address_of(elf, lookups[i].offset, &targets.list[targets.count].address);
+	}
+	qsort(targets.list, targets.count, sizeof(*targets.list), compare_targets);
+	while (!err && (section = elf_nextscn(elf->elf, section)))
+		if (!gelf_getshdr(section, &header))
+			err = -EBADMSG;
+		else if (header.sh_type == SHT_DYNSYM || header.sh_type == SHT_SYMTAB)
+			err = search_table(&targets, &header);
+	if (!err)
+		err = name_all(&targets);
+	free(targets.list);
+	return err;
+}
+
+int lien_symbols_find(int fd, struct lien_symbol_lookup *lookups, unsigned count)
+{
+	struct lien_elf *elf;
+	int err = lien_elf_open(fd, &elf);
+
+	for (unsigned i = 0; i < count; i++)
+		lookups[i].name = NULL;
+	if (err)
+		return err;
+	if (count)
+		err = search_places(elf, lookups, count);
+	for (unsigned i = 0; i < count && err; i++) {
+		free(lookups[i].name);
+		lookups[i].name = NULL;
+	}
+	lien_elf_close(elf);
+	return err;
 }

@@ -25,14 +25,11 @@ int lien_elf_open(int fd, struct lien_elf **out);
 void lien_elf_close(struct lien_elf *elf);
 
 /*
- * Finds the place in the file of a function's first instruction. Exported symbols win over those of
- * .symtab, global ones over local ones, earlier ones over later ones. A version ("name@@NCCL_2") is
- * not part of a name; "cuMemAlloc_v2" is a name. Functions that are resolved at load time (ifunc)
- * are not found.
+ * Finds the places in the file of functions' first instructions, in one pass. Exported symbols win
+ * over those of .symtab, global ones over local ones, earlier ones over later ones. A version
+ * ("name@@NCCL_2") is not part of a name; "cuMemAlloc_v2" is a name. Functions that are resolved at
+ * load time (ifunc) are not found. Returns how many were found, or an error.
  */
-int lien_elf_function(struct lien_elf *elf, const char *name, uint64_t *file_offset);
-
-/* Finds many names in one pass. Returns how many were found, or an error. */
 int lien_elf_functions(struct lien_elf *elf, struct lien_elf_lookup *lookups, unsigned count);
 
 /*
@@ -52,5 +49,20 @@ int lien_elf_text(struct lien_elf *elf, uint64_t *address, uint64_t *file_offset
 
 /* Reads the GNU build id in hexadecimal; -ENOENT: it has none, -ENOSPC: hex is too short. */
 int lien_elf_build_id(struct lien_elf *elf, char *hex, size_t size);
+
+struct lien_symbol_lookup {
+	uint64_t offset; /* place of a byte in the file */
+	char *name; /* out: the caller frees it; C++ without arguments; NULL: no function known */
+	uint64_t into; /* out: distance of that byte from the function's beginning */
+};
+
+/*
+ * Finds the functions at given places of a file, in one pass over .dynsym and .symtab. Does not
+ * keep those: a library with 100s of MiB of them costs time, but no memory. Where functions
+ * overlap, the one that begins last wins; among those that begin at one place an exported name wins
+ * over a global one over a local one. Returns 0, an error as above, or a read error; on error all
+ * names are NULL. Thread-safe.
+ */
+int lien_symbols_find(int fd, struct lien_symbol_lookup *lookups, unsigned count);
 
 #endif

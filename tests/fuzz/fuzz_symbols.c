@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "loader/discover/elf_symbols.h"
-#include "loader/discover/symbols.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

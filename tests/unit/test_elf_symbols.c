@@ -40,6 +40,16 @@ static struct lien_elf *open_image(const struct image *image)
 	return elf;
 }
 
+static int function_of(struct lien_elf *elf, const char *name, uint64_t *offset)
+{
+	struct lien_elf_lookup lookup = {.name = name};
+	int err = lien_elf_functions(elf, &lookup, 1);
+
+	if (err == 1)
+		*offset = lookup.file_offset;
+	return err < 0 ? err : lookup.result;
+}
+
 /* Every call on whatever this is: no crash, and nothing but the promised errors. */
 static int poke(int fd)
 {
@@ -70,21 +80,21 @@ static void finds_functions(void **state)
 	(void)state;
 	build(&image);
 	elf = open_image(&image);
-	assert_int_equal(lien_elf_function(elf, "cuMemMap", &offset), 0);
+	assert_int_equal(function_of(elf, "cuMemMap", &offset), 0);
 	assert_int_equal(offset, CODE_OFFSET + 0x10);
-	assert_int_equal(lien_elf_function(elf, "cuMemAlloc_v2", &offset), 0);
+	assert_int_equal(function_of(elf, "cuMemAlloc_v2", &offset), 0);
 	assert_int_equal(offset, CODE_OFFSET + 0x20);
-	assert_int_equal(lien_elf_function(elf, "both", &offset), 0);
+	assert_int_equal(function_of(elf, "both", &offset), 0);
 	assert_int_equal(offset, CODE_OFFSET + 0x30);
-	assert_int_equal(lien_elf_function(elf, "hidden", &offset), 0);
+	assert_int_equal(function_of(elf, "hidden", &offset), 0);
 	assert_int_equal(offset, CODE_OFFSET + 0x50);
-	assert_int_equal(lien_elf_function(elf, "named", &offset), 0);
+	assert_int_equal(function_of(elf, "named", &offset), 0);
 	assert_int_equal(offset, CODE_OFFSET + 0x70);
-	assert_int_equal(lien_elf_function(elf, "cuMemAlloc", &offset), -ENOENT);
-	assert_int_equal(lien_elf_function(elf, "missing", &offset), -ENOENT);
-	assert_int_equal(lien_elf_function(elf, "ifunc", &offset), -ENOENT);
-	assert_int_equal(lien_elf_function(elf, "data", &offset), -ENOENT);
-	assert_int_equal(lien_elf_function(elf, "", &offset), -ENOENT);
+	assert_int_equal(function_of(elf, "cuMemAlloc", &offset), -ENOENT);
+	assert_int_equal(function_of(elf, "missing", &offset), -ENOENT);
+	assert_int_equal(function_of(elf, "ifunc", &offset), -ENOENT);
+	assert_int_equal(function_of(elf, "data", &offset), -ENOENT);
+	assert_int_equal(function_of(elf, "", &offset), -ENOENT);
 	lien_elf_close(elf);
 }
 
@@ -243,19 +253,19 @@ static void refuses_hostile_tables(void **state)
 	build(&image);
 	image.exported[1].st_name = 0x7fffffff;
 	elf = open_image(&image);
-	assert_int_equal(lien_elf_function(elf, "cuMemMap", &offset), -EBADMSG);
+	assert_int_equal(function_of(elf, "cuMemMap", &offset), -EBADMSG);
 	lien_elf_close(elf);
 
 	build(&image);
 	image.section[1].sh_size = image.section[1].sh_size - 1;
 	elf = open_image(&image);
-	assert_int_equal(lien_elf_function(elf, "cuMemMap", &offset), -EBADMSG);
+	assert_int_equal(function_of(elf, "cuMemMap", &offset), -EBADMSG);
 	lien_elf_close(elf);
 
 	build(&image);
 	image.section[2].sh_size = (uint64_t)-1;
 	elf = open_image(&image);
-	assert_int_equal(lien_elf_function(elf, "cuMemMap", &offset), -EBADMSG);
+	assert_int_equal(function_of(elf, "cuMemMap", &offset), -EBADMSG);
 	lien_elf_close(elf);
 
 	/* A symbol outside of every segment, or in one that is not executable. */
@@ -263,8 +273,8 @@ static void refuses_hostile_tables(void **state)
 	image.exported[1].st_value = (uint64_t)-8;
 	image.exported[2].st_value = BASE + 8;
 	elf = open_image(&image);
-	assert_int_equal(lien_elf_function(elf, "cuMemMap", &offset), -ENOENT);
-	assert_int_equal(lien_elf_function(elf, "cuMemAlloc_v2", &offset), -ENOENT);
+	assert_int_equal(function_of(elf, "cuMemMap", &offset), -ENOENT);
+	assert_int_equal(function_of(elf, "cuMemAlloc_v2", &offset), -ENOENT);
 	lien_elf_close(elf);
 }
 
@@ -287,13 +297,13 @@ static void reads_the_c_library(void **state)
 	fd = open(map->l_name, O_RDONLY | O_CLOEXEC);
 	assert_true(fd >= 0);
 	assert_int_equal(lien_elf_open(fd, &elf), 0);
-	assert_int_equal(lien_elf_function(elf, "malloc", &offset), 0);
+	assert_int_equal(function_of(elf, "malloc", &offset), 0);
 	assert_int_equal(pread(fd, in_file, sizeof(in_file), offset), sizeof(in_file));
 	assert_memory_equal(in_file, dlsym(handle, "malloc"), sizeof(in_file));
 	assert_int_equal(lien_elf_object(elf, "stdout", &object), 0);
 	assert_ptr_equal((char *)map->l_addr + object, dlsym(handle, "stdout"));
 	assert_int_equal(lien_elf_build_id(elf, id, sizeof(id)), 0);
-	assert_int_equal(lien_elf_function(elf, "cuInit", &offset), -ENOENT);
+	assert_int_equal(function_of(elf, "cuInit", &offset), -ENOENT);
 	lien_elf_close(elf);
 
 	assert_int_equal(fstat(fd, &st), 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "loader/discover/symbols.h"
+#include "loader/discover/elf_symbols.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,6 +24,27 @@ static int file_of(const void *bytes, size_t size)
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, bytes, size), (ssize_t)size);
 	return fd;
+}
+
+/* The name that is shown for a function with this symbol. The caller frees it. */
+static char *shown(const char *symbol)
+{
+	struct lien_symbol_lookup lookup = {.offset = CODE_OFFSET + 0x10};
+	struct {
+		struct image image;
+		char names[1024];
+	} bytes = {.names = ""};
+	int fd;
+
+	build(&bytes.image);
+	strcpy(bytes.names + 1, symbol);
+	bytes.image.section[1].sh_offset = sizeof(bytes.image);
+	bytes.image.section[1].sh_size = sizeof(bytes.names);
+	bytes.image.exported[1].st_name = 1;
+	fd = file_of(&bytes, sizeof(bytes));
+	assert_int_equal(lien_symbols_find(fd, &lookup, 1), 0);
+	close(fd);
+	return lookup.name;
 }
 
 /* "name+into" of a place in an image's code, or "-". */
@@ -157,7 +178,7 @@ static void refuses_damage(void **state)
 	image.exported[1].st_name = 1 << 20;
 	assert_int_equal(find_at(&image, sizeof(image)), -EBADMSG);
 	build(&image);
-	image.header.e_phnum = 0xffff;
+	image.header.e_phnum = 0xfffe;
 	assert_int_equal(find_at(&image, sizeof(image)), -EBADMSG);
 	build(&image);
 	image.exported[1].st_size = UINT64_MAX;
@@ -234,7 +255,7 @@ static void demangles(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		char *found = lien_symbols_demangle(cases[i][0]);
+		char *found = shown(cases[i][0]);
 
 		assert_string_equal(found, cases[i][1]);
 		free(found);
@@ -245,7 +266,7 @@ static void demangles(void **state)
 static void ends_what_has_no_end(void **state)
 {
 	static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-	char name[1024] = "_Z1fI1AIiiE", *found;
+	char name[1000] = "_Z1fI1AIiiE", *found;
 
 	(void)state;
 	for (unsigned i = 1; i < 32; i++) {
@@ -255,7 +276,7 @@ static void ends_what_has_no_end(void **state)
 		strcat(name, part);
 	}
 	strcat(name, "EvT_");
-	found = lien_symbols_demangle(name);
+	found = shown(name);
 	assert_int_equal(strlen(found), 480);
 	assert_int_equal(strncmp(found, "f<A<int, int>, f<A<int, int>, A<int, int> >", 43), 0);
 	free(found);

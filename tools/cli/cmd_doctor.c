@@ -47,8 +47,8 @@ struct libraries {
 static bool is_software_driver(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct lien_elf_lookup lookup = {.name = SOFTWARE_FUNCTION};
 	struct lien_elf *elf;
-	uint64_t offset;
 	bool is;
 
 	if (fd < 0 || lien_elf_open(fd, &elf)) {
@@ -57,7 +57,7 @@ static bool is_software_driver(const char *path)
 		return false;
 	}
 	close(fd);
-	is = !lien_elf_function(elf, SOFTWARE_FUNCTION, &offset);
+	is = lien_elf_functions(elf, &lookup, 1) == 1;
 	lien_elf_close(elf);
 	return is;
 }
