@@ -26,8 +26,8 @@ endif
 # What loader/discover/elf_symbols.c needs.
 ELF_LIBS  := -lelf -l:libiberty.a
 # Reading files that are not to be trusted, and what is in them.
-UNTRUSTED := $(addprefix loader/discover/, maps_query.c status.c timeout.c untrusted.c user.c)
-LIBRARIES := $(UNTRUSTED) $(addprefix loader/discover/, elf_symbols.c libraries.c maps.c)
+UNTRUSTED := $(addprefix loader/discover/, status.c timeout.c untrusted.c user.c)
+LIBRARIES := $(UNTRUSTED) $(addprefix loader/discover/, elf_symbols.c libraries.c)
 INJECT	  := $(LIBRARIES) $(sort $(wildcard loader/inject/*.c))
 ARENA	  := $(addprefix control/, memory/arena.c memory/checksum.c memory/items.c memory/numa.c \
 	orders/reserve.c orders/verify.c)
@@ -64,7 +64,7 @@ UNIT_SRCS_test_make_link     := loader/probes/make_link.c
 UNIT_SRCS_test_names	     := control/driver/names.c
 UNIT_SRCS_test_quiesce	     := $(addprefix agent/quiesce/, by_comm.c elsewhere.c holds.c inside.c let_in.c \
 	others.c quiesce.c rest_lists.c rested.c since.c standings.c)
-UNIT_SRCS_test_ras_tcp	     := $(UNTRUSTED) loader/discover/environ.c agent/join/ras_tcp.c
+UNIT_SRCS_test_ras_tcp	     := $(UNTRUSTED) agent/join/ras_tcp.c
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_serve	     := $(filter-out control/orders/serve.c,$(UNIT_SRCS_test_control))
@@ -78,7 +78,7 @@ UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c control/
 	$(addprefix control/driver/, exported.c gate.c genuine.c names.c translate.c \
 	watchdog.c)
 UNIT_SRCS_test_uprobe_single := loader/probes/uprobe_single.c loader/probes/empty_program.c
-UNIT_SRCS_test_untrusted     := $(UNTRUSTED) loader/discover/environ.c
+UNIT_SRCS_test_untrusted     := $(UNTRUSTED)
 
 # The two headers cannot be included together: ours goes into a file of its own, its prototypes into
 # one that the compiler reads behind the real cuda.h.

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "agent/core/worker.h"
-#include "loader/discover/environ.h"
 #include "loader/nvml.h"
 #include "loader/discover/untrusted.h"
 
@@ -103,7 +102,7 @@ const struct lien_node *lien_node_now(struct lien_agent *agent)
 /* The GPUs that the process's container exposes, in the order of their PCI addresses. */
 static unsigned gpus_of(uint32_t pid, struct lien_uuid *gpus, unsigned max)
 {
-	char folder[64], path[400], text[INFORMATION_MAX], **names;
+	char folder[64], path[400], text[INFORMATION_MAX], **names = NULL;
 	unsigned count = 0;
 	const char *line;
 	int n, i;
@@ -120,8 +119,7 @@ static unsigned gpus_of(uint32_t pid, struct lien_uuid *gpus, unsigned max)
 		line += strspn(line, " \t");
 		count += lien_uuid_parse(line, strcspn(line, " \t\n"), &gpus[count]) == 16;
 	}
-	if (n >= 0)
-		lien_untrusted_list_free(names, n);
+	free(names);
 	return count;
 }
 

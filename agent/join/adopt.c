@@ -12,7 +12,7 @@
 #include "agent/join/attach.h"
 #include "agent/core/node.h"
 #include "agent/join/walks.h"
-#include "loader/discover/environ.h"
+#include "loader/discover/untrusted.h"
 #include "loader/probes/gate.h"
 
 /* Limit for all processes to come to rest. */

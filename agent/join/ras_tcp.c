@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "agent/join/ras_ask.h"
-#include "loader/discover/environ.h"
+#include "loader/discover/untrusted.h"
 
 #define STATE_ESTABLISHED 1
 #define STATE_CLOSE_WAIT  8

@@ -4,21 +4,16 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "loader/discover/untrusted.h"
-
-extern char **environ;
 
 /* auditwheel appends a hash to the stem of libraries that it copies into a Python wheel. */
 static const struct name {
@@ -47,23 +42,6 @@ static const char *const directories[] = {
 #define DELETED		" (deleted)"
 #define HEX_DIGITS	"0123456789abcdef"
 #define VERSION_SYMBOLS "0123456789."
-
-/* Identifies a file under all its names. For overlays, "device" is not part of it. */
-struct identity {
-	dev_t device;
-	ino_t inode;
-	off_t size;
-	struct timespec changed;
-	bool overlay;
-};
-
-struct search {
-	lien_libraries_fn fn;
-	void *arg;
-	struct identity *seen;
-	unsigned count, capacity;
-	pid_t pid; /* the process whose mappings are being read */
-};
 
 static bool name_fits(const struct name *name, const char *file, size_t length)
 {
@@ -122,39 +100,182 @@ char *lien_library_text(const char *path)
 	return text;
 }
 
-static bool same(const struct identity *a, const struct identity *b)
+/* --- mappings --------------------------------------------------------------------------------- */
+
+/* Takes a hexadecimal number and the character that ends it. */
+static uint64_t take_number(char **at)
 {
-	if (a->inode != b->inode)
+	uint64_t value = strtoull(*at, at, 16);
+
+	*at += **at != '\0';
+	return value;
+}
+
+/* Parses a line of a maps file; false if malformed. */
+static bool parse_mapping(char *at, struct lien_maps_entry *mapping)
+{
+	mapping->start = take_number(&at);
+	mapping->end = take_number(&at);
+	if (mapping->end <= mapping->start || strnlen(at, 5) < 5)
 		return false;
-	if (a->device == b->device)
+	mapping->readable = at[0] == 'r';
+	mapping->writable = at[1] == 'w';
+	mapping->executable = at[2] == 'x';
+	mapping->shared = at[3] == 's';
+	at += 5;
+	mapping->offset = take_number(&at);
+	mapping->dev_major = take_number(&at);
+	mapping->dev_minor = take_number(&at);
+	/* Some kernels omit the blank after the inode in mappings without a name. */
+	mapping->inode = strtoull(at, &at, 10);
+	mapping->path = at + strspn(at, " ");
+	return true;
+}
+
+/* Returns a thread that still has the process's memory, which a first thread that has ended lacks.
+ * 0: none. */
+static pid_t other_thread(pid_t pid)
+{
+	struct dirent *entry;
+	char path[32];
+	pid_t tid = 0;
+	DIR *tasks;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	tasks = opendir(path);
+	while (tasks && (tid == 0 || tid == pid) && (entry = readdir(tasks)))
+		tid = atoi(entry->d_name);
+	if (tasks)
+		closedir(tasks);
+	return tid == pid ? 0 : tid;
+}
+
+/* Kernel threads have no executable, and are most of a large machine's processes. A first thread
+ * that has ended has none either, but others beside it. */
+static bool is_kernel_thread(pid_t pid)
+{
+	char path[32], name;
+	struct stat st;
+
+	snprintf(path, sizeof(path), "/proc/%d/exe", pid);
+	if (readlink(path, &name, 1) >= 0 || errno != ENOENT)
+		return false;
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	return !stat(path, &st) && st.st_nlink <= 3; /* ".", "..", and one thread */
+}
+
+static int read_maps(pid_t pid, bool code, lien_maps_fn fn, void *arg)
+{
+	char *text = NULL, *rest, *line;
+	struct lien_maps_entry mapping;
+	ssize_t length;
+	pid_t tid;
+	int err = 0;
+
+	if (pid && is_kernel_thread(pid))
+		return 0;
+	length = lien_untrusted_maps(pid, code, &text);
+	tid = pid && !length ? other_thread(pid) : 0;
+	if (tid) {
+		free(text);
+		length = lien_untrusted_maps(tid, code, &text);
+	}
+	if (length < 0)
+		return length == -ENOENT ? -ESRCH : (int)length;
+	rest = text;
+	while (!err && (line = strsep(&rest, "\n")) && *line)
+		if (parse_mapping(line, &mapping) &&
+			(!code || (mapping.executable && mapping.inode)))
+			err = fn(&mapping, arg);
+	free(text);
+	return err;
+}
+
+int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
+{
+	return read_maps(pid, false, fn, arg);
+}
+
+int lien_maps_read_code(pid_t pid, lien_maps_fn fn, void *arg)
+{
+	return read_maps(pid, true, fn, arg);
+}
+
+static int open_path(pid_t pid, const struct lien_maps_entry *mapping, char *path, size_t size)
+{
+	struct stat st;
+	int n, err;
+
+	n = snprintf(path, size, "/proc/%d/map_files/%llx-%llx", pid,
+		(unsigned long long)mapping->start, (unsigned long long)mapping->end);
+	if (n >= (int)size)
+		return -ENAMETOOLONG;
+	err = lien_untrusted_stat(path, &st);
+	if (err == -ETIMEDOUT || (!err && S_ISREG(st.st_mode)))
+		return err;
+	if (mapping->path[0] != '/')
+		return -ENOENT;
+	n = snprintf(path, size, "/proc/%d/root%s", pid, mapping->path);
+	if (n >= (int)size)
+		return -ENAMETOOLONG;
+	/* Overlay file systems show another device in maps than in stat(): compare inodes alone. */
+	err = lien_untrusted_stat(path, &st);
+	if (err != -ETIMEDOUT && (err || !S_ISREG(st.st_mode) || st.st_ino != mapping->inode))
+		err = -ENOENT;
+	return err;
+}
+
+int lien_maps_open_path(pid_t pid, const struct lien_maps_entry *mapping, char *path, size_t size)
+{
+	int err = open_path(pid, mapping, path, size);
+	pid_t tid = err == -ENOENT ? other_thread(pid) : 0;
+
+	return tid ? open_path(tid, mapping, path, size) : err;
+}
+
+/* --- libraries -------------------------------------------------------------------------------- */
+
+struct seen {
+	struct stat st;
+	bool overlay;
+};
+
+struct search {
+	lien_libraries_fn fn;
+	void *arg;
+	struct seen *seen;
+	unsigned count;
+	pid_t pid; /* the process whose mappings are being read */
+};
+
+/* Is it one file under two names? */
+static bool same(const struct seen *a, const struct seen *b)
+{
+	if (a->st.st_ino != b->st.st_ino)
+		return false;
+	if (a->st.st_dev == b->st.st_dev)
 		return true;
 	/* The change time is the real file's: a copy that a container made has another one. */
-	return (a->overlay || b->overlay) && a->size == b->size &&
-	       a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
+	return (a->overlay || b->overlay) && a->st.st_size == b->st.st_size &&
+	       a->st.st_ctim.tv_sec == b->st.st_ctim.tv_sec &&
+	       a->st.st_ctim.tv_nsec == b->st.st_ctim.tv_nsec;
 }
 
 /* Returns 1 if new, 0 if seen before, or -ENOMEM. */
 static int remember(struct search *search, const char *path, const struct stat *st)
 {
-	struct identity id = {st->st_dev, st->st_ino, st->st_size, st->st_ctim, false};
-	struct identity *grown;
+	struct seen file = {.st = *st}, *grown;
 	struct statfs fs;
 
-	id.overlay = !statfs(path, &fs) && fs.f_type == OVERLAYFS_SUPER_MAGIC;
-	for (unsigned i = 0; i < search->count; i++) {
-		if (same(&search->seen[i], &id))
+	file.overlay = !statfs(path, &fs) && fs.f_type == OVERLAYFS_SUPER_MAGIC;
+	for (unsigned i = 0; i < search->count; i++)
+		if (same(&search->seen[i], &file))
 			return 0;
-	}
-	if (search->count == search->capacity) {
-		unsigned capacity = search->capacity ? 2 * search->capacity : 16;
-
-		grown = reallocarray(search->seen, capacity, sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		search->seen = grown;
-		search->capacity = capacity;
-	}
-	search->seen[search->count++] = id;
+	grown = reallocarray(search->seen, search->count + 1, sizeof(*grown));
+	if (!grown)
+		return -ENOMEM;
+	search->seen = grown;
+	search->seen[search->count++] = file;
 	return 1;
 }
 
@@ -213,50 +334,16 @@ static int search_directories(struct search *search)
 	return err;
 }
 
-/* Returns the read end of a pipe with ldconfig's output, or -1. */
-static int spawn_ldconfig(pid_t *pid)
-{
-	static const char *const programs[] = {"/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"};
-	char *argv[] = {"ldconfig", "-p", NULL};
-	posix_spawn_file_actions_t actions;
-	int ends[2], err = ENOENT;
-
-	if (pipe2(ends, O_CLOEXEC))
-		return -1;
-	if (!posix_spawn_file_actions_init(&actions)) {
-		posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-		posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-		posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-		for (size_t i = 0; i < COUNT(programs) && err; i++)
-			err = posix_spawnp(pid, programs[i], &actions, NULL, argv, environ);
-		posix_spawn_file_actions_destroy(&actions);
-	}
-	close(ends[1]);
-	if (err) {
-		close(ends[0]);
-		return -1;
-	}
-	return ends[0];
-}
-
 /* Parses lines like "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcuda.so.1". */
 static int search_linker_cache(struct search *search)
 {
+	FILE *file =
+		popen("PATH=/sbin:/usr/sbin:$PATH; exec ldconfig -p </dev/null 2>/dev/null", "re");
 	char *line = NULL, *path;
 	size_t size = 0;
-	int err = 0, fd;
-	FILE *file;
-	pid_t pid;
+	int err = 0;
 
-	fd = spawn_ldconfig(&pid);
-	if (fd < 0)
-		return 0;
-	file = fdopen(fd, "r");
-	if (!file) {
-		close(fd);
-		err = -ENOMEM;
-	}
-	while (!err && getline(&line, &size, file) >= 0) {
+	while (file && !err && getline(&line, &size, file) >= 0) {
 		line[strcspn(line, "\n")] = 0;
 		path = strstr(line, "=> ");
 		if (path && strstr(line, "x86-64"))
@@ -264,9 +351,7 @@ static int search_linker_cache(struct search *search)
 	}
 	free(line);
 	if (file)
-		fclose(file);
-	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-		;
+		pclose(file);
 	return err;
 }
 

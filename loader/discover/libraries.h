@@ -69,10 +69,6 @@ int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg);
  * process may have tens of thousands, cost little. */
 int lien_maps_read_code(pid_t pid, lien_maps_fn fn, void *arg);
 
-/* Parses one line of a maps file, with or without newline, and modifies it in place; false if
- * malformed. */
-bool lien_maps_parse(char *line, struct lien_maps_entry *mapping);
-
 /*
  * Makes a path that opens the file of a mapping from lien_maps_read(): /proc/PID/map_files, which
  * works for deleted and bind-mounted files too, or else /proc/PID/root/PATH if that is still the

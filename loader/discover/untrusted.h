@@ -29,16 +29,12 @@ int lien_untrusted_open(const char *path, struct stat *st);
 /* Like stat(), without opening the file. Returns 0 or -errno. */
 int lien_untrusted_stat(const char *path, struct stat *st);
 
-/* Like lstat(): the last component may be a symbolic link. */
-int lien_untrusted_lstat(const char *path, struct stat *st);
-
 /* Reads the beginning of a regular file, as a string. Returns its length, or -errno. */
 ssize_t lien_untrusted_read(const char *path, char *text, size_t size);
 
-/* Lists the names in a folder in order, except those that begin with a dot. The caller frees each
- * of them and the list. Returns their number, -E2BIG: more than max, or -errno. */
+/* Lists the names in a folder in order, except those that begin with a dot. The caller frees the
+ * list, and the names with it. Returns their number, -E2BIG: more than max, or -errno. */
 int lien_untrusted_list(const char *folder, char ***names, unsigned max);
-void lien_untrusted_list_free(char **names, int count);
 
 /* Reads memory of a process, whole pages from the beginning up to the first missing one. Returns
  * the number of bytes read, or -errno. Goes by pid: check afterwards that it is still the intended
@@ -48,5 +44,11 @@ ssize_t lien_untrusted_memory(uint32_t pid, uint64_t address, void *memory, size
 /* Reads /proc/PID/maps, or our own with pid 0; the caller frees the text. `code`: at least the
  * executable mappings of files. Returns its length, or -errno. */
 ssize_t lien_untrusted_maps(uint32_t pid, bool code, char **text);
+
+/* Reads /proc/PID/environ, the environment at the start of its program according to the process:
+ * consecutive strings, 1 MiB at most. NULL: unreadable. The caller frees. */
+char *lien_environ_read(uint32_t pid, size_t *size);
+/* Returns the value of a variable in that text, which may be NULL; NULL: not set. */
+const char *lien_environ_variable(const char *text, size_t size, const char *name);
 
 #endif

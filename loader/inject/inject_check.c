@@ -191,7 +191,7 @@ static int check_proc(struct lien_inject *inject)
 	char path[48];
 
 	snprintf(path, sizeof(path), "/proc/%u/root/proc/self", inject->pid);
-	if (lien_untrusted_lstat(path, &st) != -ENOENT)
+	if (lien_untrusted_stat(path, &st) != -ENOENT)
 		return 0;
 	return lien_inject_fail(inject, -ENOENT,
 		"process %u sees no /proc, through which the control library is loaded: mount it "

@@ -17,7 +17,7 @@ FUZZ_TARGETS	:= $(FUZZ_NAMES:%=$(FUZZ)/%)
 FUZZ_FLAGS	:= -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
 	-fno-omit-frame-pointer
 # What serves connections and takes orders and answers; the rest of the agent is fake_agent.c.
-FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(LIBRARIES) loader/discover/environ.c $(addprefix agent/, \
+FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(LIBRARIES) $(addprefix agent/, \
 	core/agent.c core/counted.c server/server.c server/address.c link/link.c \
 	$(addprefix orders/, connect.c offload.c orders.c prepare.c restore.c) \
 	join/adopt.c join/attach.c join/compare.c join/detach.c join/job.c join/join.c join/walks.c \

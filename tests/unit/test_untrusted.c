@@ -17,7 +17,6 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "loader/discover/environ.h"
 #include "loader/discover/untrusted.h"
 
 static char folder[PATH_MAX];
@@ -126,8 +125,6 @@ static void test_links(void **state)
 	assert_int_equal(lien_untrusted_stat(path_of(root(), "link"), &st), -ELOOP);
 	snprintf(target, sizeof(target), "%s/proc/self/exe", root());
 	assert_int_equal(lien_untrusted_open(target, &st), -ELOOP);
-	assert_int_equal(lien_untrusted_lstat(path_of(root(), "link"), &st), 0);
-	assert_true(S_ISLNK(st.st_mode));
 	/* The administrator's own paths may have some. */
 	assert_int_equal(lien_untrusted_stat(path_of("", "link"), &st), 0);
 	assert_true(S_ISREG(st.st_mode));
@@ -173,7 +170,7 @@ static void test_list(void **state)
 	assert_int_equal(lien_untrusted_list(path_of(root(), "list"), &names, 2), 2);
 	assert_string_equal(names[0], "a");
 	assert_string_equal(names[1], "b");
-	lien_untrusted_list_free(names, 2);
+	free(names);
 	assert_int_equal(lien_untrusted_list(path_of(root(), "list"), &names, 1), -E2BIG);
 	assert_int_equal(lien_untrusted_list(path_of(root(), "list/a"), &names, 1), -ENOTDIR);
 	assert_int_equal(lien_untrusted_list(path_of(root(), "none"), &names, 1), -ENOENT);
