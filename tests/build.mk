@@ -26,7 +26,7 @@ endif
 # What loader/discover/elf_symbols.c needs.
 ELF_LIBS  := -lelf -l:libiberty.a
 # Reading files that are not to be trusted, and what is in them.
-UNTRUSTED := $(addprefix loader/discover/, status.c timeout.c untrusted.c user.c)
+UNTRUSTED := $(addprefix loader/discover/, status.c timeout.c untrusted.c)
 LIBRARIES := $(UNTRUSTED) $(addprefix loader/discover/, elf_symbols.c libraries.c)
 INJECT	  := $(LIBRARIES) $(sort $(wildcard loader/inject/*.c))
 ARENA	  := $(addprefix control/, memory/arena.c memory/checksum.c memory/items.c memory/numa.c \
@@ -73,7 +73,7 @@ UNIT_SRCS_test_signal	     := control/signal.c
 UNIT_SRCS_test_symbols	     := loader/discover/elf_symbols.c
 UNIT_LIBS_test_symbols	     := $(ELF_LIBS)
 UNIT_SRCS_test_text	     := $(sort $(wildcard tools/text/*.c) agent/graph/nearest.c)
-UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c user.c)
+UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c)
 UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c control/tag/tag.c \
 	$(addprefix control/driver/, exported.c gate.c genuine.c names.c translate.c \
 	watchdog.c)

@@ -10,7 +10,7 @@
 #include <sys/sysmacros.h>
 
 #include "loader/discover/untrusted.h"
-#include "loader/discover/user.h"
+#include "loader/discover/status.h"
 
 #define MS_NS		1000000ull
 #define S_NS		1000000000ull

@@ -7,8 +7,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -18,7 +16,7 @@
 #include <lien/pass_fds.h>
 #include <lien/clock.h>
 #include "loader/discover/detached.h"
-#include "loader/discover/user.h"
+#include "loader/discover/status.h"
 
 #define USUAL_MS     1000
 #define STACK	     (1 << 20)
@@ -35,21 +33,6 @@
 #define IDLE_MAX     2 /* idle threads kept */
 #define STARVED	     5 /* times the limit, for a thread that has work and no processor */
 
-enum state {
-	STATE_RUNS,
-	STATE_ABANDONED,
-	STATE_DONE,
-};
-
-/* A worker thread. `theirs` is an fd number in its own table of files. */
-struct helper {
-	struct helper *next;
-	int ours, theirs;
-	unsigned users; /* the thread, and the caller whose work it does */
-	uint32_t pid;	/* process that it works on */
-	pid_t tid;
-};
-
 /* A process that was too slow. */
 struct slow {
 	uint32_t pid;
@@ -60,7 +43,9 @@ struct slow {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below */
-static struct helper *idle;
+/* A helper is a thread with a table of files of its own; here, its socket's other end. It ends when
+ * that is closed. */
+static int idle[IDLE_MAX];
 static unsigned idle_count;
 static int door[2] = {-1, -1}; /* a new thread receives its socket from [0], sent through [1] */
 static struct slow slow[SLOW_MAX];
@@ -78,19 +63,6 @@ void lien_timeout_set(unsigned ms)
 void lien_timeout_allow(unsigned ms)
 {
 	left_ns = ms * (S_NS / 1000);
-}
-
-static void helper_put(struct helper *helper)
-{
-	if (!__atomic_sub_fetch(&helper->users, 1, __ATOMIC_ACQ_REL))
-		free(helper);
-}
-
-/* Drops a reference. The thread ends when it has no work left. */
-static void helper_let_go(struct helper *helper)
-{
-	close(helper->ours);
-	helper_put(helper);
 }
 
 /* --- slow processes --------------------------------------------------------------------------- */
@@ -179,51 +151,33 @@ static void leave_files(void)
 		syscall(SYS_close_range, 0, door[0] - 1, 0);
 }
 
-/* Receives the thread's own socket, and its helper. */
-static struct helper *enter(void)
+/* Does one piece of work. Returns false if the thread ends then. */
+static bool do_work(int socket)
 {
-	struct helper *helper;
+	struct lien_timeout_work *work;
+	struct iovec byte = {"", 1};
 	int fds[LIEN_PASS_FDS_MAX];
+	bool ends, abandoned;
 	unsigned count;
 
-	if (lien_pass_receive(door[0], &helper, sizeof(helper), fds, &count, 0) != sizeof(helper) ||
-		count != 1)
-		return NULL;
-	helper->theirs = fds[0];
-	__atomic_store_n(&helper->tid, gettid(), __ATOMIC_RELEASE);
-	return helper;
-}
-
-static void close_fds(struct lien_timeout_work *work)
-{
-	while (work->fds_count)
-		close(work->fds[--work->fds_count]);
-}
-
-/* Passes the work's files along; the work may be gone once the reply is sent. */
-static int reply(struct helper *helper, const struct lien_timeout_work *work)
-{
-	unsigned count = work->fds_count;
-	struct iovec byte = {"", 1};
-	int fds[LIEN_TIMEOUT_FDS] = {-1, -1}, err;
-
-	if (count)
-		memcpy(fds, work->fds, count * sizeof(fds[0]));
-	err = lien_pass_send(helper->theirs, &byte, 1, fds, count);
+	if (lien_pass_receive(socket, &work, sizeof(work), fds, &count, 0) != sizeof(work))
+		return false;
+	ends = work->ends_thread;
+	memcpy(work->fds, fds, count * sizeof(fds[0]));
+	work->fds_count = count;
+	__atomic_store_n(&work->tid, gettid(), __ATOMIC_RELEASE);
+	work->run(work);
+	count = work->fds_count;
+	memcpy(fds, work->fds, count * sizeof(fds[0]));
+	abandoned = __atomic_exchange_n(&work->over, true, __ATOMIC_ACQ_REL);
+	if (!abandoned) /* the work may be gone once the reply is sent */
+		ends |= lien_pass_send(socket, &byte, 1, fds, count) != 0;
 	while (count)
 		close(fds[--count]);
-	return err;
-}
-
-/* Returns false when nobody waits for it any more. */
-static bool do_work(struct helper *helper, struct lien_timeout_work *work)
-{
-	work->run(work);
-	if (__atomic_exchange_n(&work->state, STATE_DONE, __ATOMIC_ACQ_REL) != STATE_ABANDONED)
-		return !reply(helper, work);
-	close_fds(work);
+	if (!abandoned)
+		return !ends;
 	pthread_mutex_lock(&lock);
-	note_returned(helper->pid);
+	note_returned(work->pid);
 	pthread_mutex_unlock(&lock);
 	work->drop(work); /* last: whoever hears of it may look at the process again */
 	return false;
@@ -231,40 +185,34 @@ static bool do_work(struct helper *helper, struct lien_timeout_work *work)
 
 static void *help(void *arg)
 {
-	struct lien_timeout_work *work;
-	struct helper *helper;
-	bool ends = false;
+	int fds[LIEN_PASS_FDS_MAX];
+	unsigned count;
+	char byte;
 
 	(void)arg;
 	is_helper = true;
 	leave_files();
-	helper = enter();
-	if (!helper)
+	if (lien_pass_receive(door[0], &byte, 1, fds, &count, 0) != 1 || count != 1)
 		return NULL;
-	while (!ends) {
-		int fds[LIEN_PASS_FDS_MAX];
-		unsigned count;
-
-		if (lien_pass_receive(helper->theirs, &work, sizeof(work), fds, &count, 0) !=
-			sizeof(work))
-			break;
-		memcpy(work->fds, fds, count * sizeof(fds[0]));
-		work->fds_count = count;
-		ends = work->ends_thread;
-		if (!do_work(helper, work))
-			break;
-	}
-	close(helper->theirs);
-	helper_put(helper);
+	while (do_work(fds[0]))
+		;
+	close(fds[0]);
 	return NULL;
+}
+
+void lien_timeout_dismiss(void)
+{
+	pthread_mutex_lock(&lock);
+	while (idle_count)
+		close(idle[--idle_count]);
+	pthread_mutex_unlock(&lock);
 }
 
 /* For the child of a fork(), which has none of the threads. */
 static void forget_threads(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	idle = NULL;
-	idle_count = 0;
+	lien_timeout_dismiss();
 	close(door[0]);
 	close(door[1]);
 	door[0] = door[1] = -1;
@@ -288,51 +236,38 @@ static bool open_door(void)
 	return made;
 }
 
-static struct helper *helper_new(void)
+static int helper_new(void)
 {
-	struct helper *helper = calloc(1, sizeof(*helper));
-	struct iovec pointer = {&helper, sizeof(helper)};
+	struct iovec byte = {"", 1};
 	int ends[2];
 	bool begun;
 
-	if (!helper || !open_door() ||
-		socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
-		free(helper);
-		return NULL;
-	}
-	helper->ours = ends[0];
-	helper->users = 2;
+	if (!open_door() || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
+		return -1;
 	/* A thread that is sent nothing stays at the door, and serves the next helper. */
 	begun = !lien_detached_start(STACK, help, NULL) &&
-		!lien_pass_send(door[1], &pointer, 1, &ends[1], 1);
+		!lien_pass_send(door[1], &byte, 1, &ends[1], 1);
 	close(ends[1]);
 	if (begun)
-		return helper;
+		return ends[0];
 	close(ends[0]);
-	free(helper);
-	return NULL;
+	return -1;
 }
 
 /* --- the caller ------------------------------------------------------------------------------- */
 
-static struct helper *helper_get(uint32_t pid)
+/* Returns -1 if there is none, or the process is not worth waiting for. */
+static int helper_get(uint32_t pid)
 {
-	struct helper *helper = NULL;
+	int helper = -1;
 	bool welcome;
 
 	pthread_mutex_lock(&lock);
 	welcome = is_welcome(pid);
-	if (welcome && idle) {
-		helper = idle;
-		idle = helper->next;
-		idle_count--;
-	}
+	if (welcome && idle_count)
+		helper = idle[--idle_count];
 	pthread_mutex_unlock(&lock);
-	if (welcome && !helper)
-		helper = helper_new();
-	if (helper)
-		helper->pid = pid;
-	return helper;
+	return welcome && helper < 0 ? helper_new() : helper;
 }
 
 void lien_timeout_await(uint32_t pid, unsigned ms)
@@ -348,9 +283,9 @@ void lien_timeout_await(uint32_t pid, unsigned ms)
 	} while (!welcome && lien_clock_ns() < end && !nanosleep(&pause, NULL));
 }
 
-static bool replies_in(struct helper *helper, unsigned ms)
+static bool replies_in(int helper, unsigned ms)
 {
-	struct pollfd readable = {.fd = helper->ours, .events = POLLIN};
+	struct pollfd readable = {.fd = helper, .events = POLLIN};
 	uint64_t begun = lien_clock_ns(), wait = ms * 1000000ull, took = 0;
 	struct timespec left;
 	int n;
@@ -367,111 +302,88 @@ static bool replies_in(struct helper *helper, unsigned ms)
 	return n > 0;
 }
 
-/* Returns true if it waits for a processor or has one: nothing blocks it. */
-static bool is_runnable(const struct helper *helper)
+/* Returns true if its thread waits for a processor or has one: nothing blocks it. */
+static bool is_runnable(const struct lien_timeout_work *work)
 {
-	pid_t tid = __atomic_load_n(&helper->tid, __ATOMIC_ACQUIRE);
-	char path[48], line[64] = "", state = 0;
-	FILE *file;
+	pid_t tid = __atomic_load_n(&work->tid, __ATOMIC_ACQUIRE);
+	char text[LIEN_STATUS_SIZE];
+	const char *state;
 
 	if (!tid)
-		return true; /* not started yet */
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
-	file = fopen(path, "re");
-	if (!file)
-		return false;
-	if (fgets(line, sizeof(line), file))
-		sscanf(line, "%*d (%*[^)]) %c", &state);
-	fclose(file);
-	return state == 'R';
+		return true; /* not begun yet */
+	state = lien_status_read(getpid(), tid, text) ? NULL : lien_status_field(text, "State");
+	return state && *state == 'R';
 }
 
-static bool wait_for_reply(struct helper *helper, unsigned ms)
+static bool wait_for_reply(int helper, const struct lien_timeout_work *work)
 {
-	unsigned i;
-
-	for (i = 0; i < STARVED; i++) {
-		if (replies_in(helper, ms))
+	for (unsigned i = 0; i < STARVED; i++) {
+		if (replies_in(helper, limit_ms + work->more_ms))
 			return true;
-		if (!left_ns || !is_runnable(helper))
+		if (!left_ns || !is_runnable(work))
 			return false;
 	}
 	return false;
 }
 
-static void take_reply(struct helper *helper, struct lien_timeout_work *work)
+/* Leaves the work to its thread. Returns false if it has just been done. */
+static bool abandon(struct lien_timeout_work *work)
+{
+	uint32_t pid = work->pid;
+	bool done;
+
+	pthread_mutex_lock(&lock);
+	note_slow(pid, left_ns != 0); /* before it can end */
+	done = __atomic_exchange_n(&work->over, true, __ATOMIC_ACQ_REL);
+	if (done)
+		note_returned(pid);
+	pthread_mutex_unlock(&lock);
+	return !done;
+}
+
+static void take_reply(int helper, struct lien_timeout_work *work)
 {
 	int fds[LIEN_PASS_FDS_MAX];
 	unsigned count = 0;
+	bool again;
 	char byte;
 
-	lien_pass_receive(helper->ours, &byte, 1, fds, &count, 0);
+	again = lien_pass_receive(helper, &byte, 1, fds, &count, 0) == 1 && !work->ends_thread;
 	memcpy(work->fds, fds, count * sizeof(fds[0]));
 	work->fds_count = count;
 	pthread_mutex_lock(&lock);
-	if (!work->ends_thread && idle_count < IDLE_MAX) {
-		helper->next = idle;
-		idle = helper;
-		idle_count++;
-		helper = NULL;
-	}
-	pthread_mutex_unlock(&lock);
-	if (helper)
-		helper_let_go(helper);
-}
-
-static void run_here(struct lien_timeout_work *work)
-{
-	unsigned i;
-
-	for (i = 0; i < work->fds_count; i++)
-		work->fds[i] = fcntl(work->fds[i], F_DUPFD_CLOEXEC, 0);
-	work->run(work);
-}
-
-void lien_timeout_dismiss(void)
-{
-	struct helper *helper;
-
-	pthread_mutex_lock(&lock);
-	while ((helper = idle)) {
-		idle = helper->next;
-		idle_count--;
-		helper_let_go(helper);
-	}
+	if (again && idle_count < IDLE_MAX)
+		idle[idle_count++] = helper;
+	else
+		close(helper);
 	pthread_mutex_unlock(&lock);
 }
 
 bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid)
 {
 	struct iovec pointer = {&work, sizeof(work)};
-	struct helper *helper;
+	int helper;
 
 	/* A helper can be left behind together with its work. */
 	if (!pid || is_helper) {
-		run_here(work);
+		for (unsigned i = 0; i < work->fds_count; i++)
+			work->fds[i] = fcntl(work->fds[i], F_DUPFD_CLOEXEC, 0);
+		work->run(work);
 		return true;
 	}
-	helper = left_ns ? helper_get(pid) : NULL;
-	work->state = STATE_RUNS;
-	if (!helper || lien_pass_send(helper->ours, &pointer, 1, work->fds, work->fds_count)) {
-		if (helper)
-			helper_let_go(helper);
+	work->over = false;
+	work->pid = pid;
+	work->tid = 0;
+	helper = left_ns ? helper_get(pid) : -1;
+	if (helper < 0 || lien_pass_send(helper, &pointer, 1, work->fds, work->fds_count)) {
+		if (helper >= 0)
+			close(helper);
 		work->drop(work);
 		return false;
 	}
-	if (!wait_for_reply(helper, limit_ms + work->more_ms)) {
-		/* Counted before it can end. */
-		pthread_mutex_lock(&lock);
-		note_slow(pid, left_ns != 0);
-		if (__atomic_exchange_n(&work->state, STATE_ABANDONED, __ATOMIC_ACQ_REL) !=
-			STATE_DONE) {
-			pthread_mutex_unlock(&lock);
-			helper_let_go(helper);
-			return false;
-		}
-		note_returned(pid);
-		pthread_mutex_unlock(&lock);
+	if (!wait_for_reply(helper, work) && abandon(work)) {
+		close(helper);
+		return false;
 	}
 	take_reply(helper, work);
 	return true;

@@ -29,7 +29,10 @@ struct lien_timeout_work {
 	unsigned fds_count;
 	bool ends_thread; /* run() leaves something behind that only the thread's end removes */
 	unsigned more_ms; /* time that it may take beyond the usual */
-	int state;	  /* private to timeout.c */
+	/* Private to timeout.c. */
+	bool over; /* done, or abandoned */
+	uint32_t pid;
+	int tid;
 };
 
 /* Returns true: run() has returned, and the caller owns the work. False: it did not finish in time,
