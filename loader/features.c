@@ -5,18 +5,22 @@
 #include <fcntl.h>
 #include <linux/bpf.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
 #include <unistd.h>
-
-#include "loader/uretprobe.h"
 
 #define NOFILE_NEEDED 65536
 #define KERNEL(a, b)  ((a)*1000 + (b))
@@ -118,6 +122,75 @@ static void check_uprobes(struct lien_feature *f)
 	lien_feature_remedy(f, "a kernel with CONFIG_UPROBE_EVENTS=y is needed (and /sys mounted)");
 }
 
+/*
+ * From 6.11 on, the return probes of 64-bit processes enter the kernel by a system call of their
+ * own (uretprobe, 335) instead of a breakpoint; only the kernel chooses between the two. At first
+ * seccomp filters applied to that call: a filter that refuses calls it does not know sends the
+ * process to a meaningless address. "seccomp: passthrough uretprobe systemcall without filtering"
+ * in 6.14 fixed it, and is in updates of earlier releases.
+ */
+#define SYS_URETPROBE 335
+/* No system call returns it: it shows that the filter has answered. */
+#define REFUSAL ENOTNAM
+
+enum uretprobe {
+	URETPROBE_PASSES,
+	URETPROBE_FILTERED,
+	URETPROBE_UNKNOWN, /* filters of our own are not allowed here */
+};
+
+/* The kernel's answer to whoever makes the call but its own trampoline. */
+static void on_sigill(int number)
+{
+	(void)number;
+	_exit(URETPROBE_PASSES);
+}
+
+static bool refuse_uretprobe(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_URETPROBE, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | REFUSAL),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {
+		.len = sizeof(code) / sizeof(code[0]),
+		.filter = code,
+	};
+
+	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+	       !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
+}
+
+static __attribute__((noreturn)) void try_in_child(void)
+{
+	if (signal(SIGILL, on_sigill) == SIG_ERR || !refuse_uretprobe())
+		_exit(URETPROBE_UNKNOWN);
+	if (syscall(SYS_URETPROBE) == -1 && errno == REFUSAL)
+		_exit(URETPROBE_FILTERED);
+	_exit(URETPROBE_UNKNOWN);
+}
+
+/* Tries, in a child, whether a seccomp filter applies to that system call. For kernels from 6.11
+ * on: older ones do not have it, and let no unknown call pass. */
+static enum uretprobe uretprobe_under_filter(void)
+{
+	pid_t child = fork(), ended;
+	int status;
+
+	if (!child)
+		try_in_child();
+	if (child < 0)
+		return URETPROBE_UNKNOWN;
+	do
+		ended = waitpid(child, &status, 0);
+	while (ended < 0 && errno == EINTR);
+	if (ended != child || !WIFEXITED(status))
+		return URETPROBE_UNKNOWN;
+	return WEXITSTATUS(status);
+}
+
 static void check_uretprobe(struct lien_feature *f)
 {
 	struct utsname name;
@@ -126,16 +199,16 @@ static void check_uretprobe(struct lien_feature *f)
 		lien_feature_found(f, LIEN_FEATURE_OK, "by breakpoint");
 		return;
 	}
-	switch (lien_uretprobe_under_filter()) {
-	case LIEN_URETPROBE_PASSES:
+	switch (uretprobe_under_filter()) {
+	case URETPROBE_PASSES:
 		lien_feature_found(
 			f, LIEN_FEATURE_OK, "by system call, which seccomp filters let pass");
 		return;
-	case LIEN_URETPROBE_FILTERED:
+	case URETPROBE_FILTERED:
 		lien_feature_found(
 			f, LIEN_FEATURE_WARN, "by system call, to which seccomp filters apply");
 		break;
-	case LIEN_URETPROBE_UNKNOWN:
+	case URETPROBE_UNKNOWN:
 		lien_feature_found(f, LIEN_FEATURE_WARN,
 			"by system call; whether seccomp filters apply cannot be tried here");
 	}
