@@ -217,8 +217,7 @@ static int walk_tables(Elf *elf, unsigned type, symbol_fn *fn, void *context)
 	return err;
 }
 
-/* --- functions and data by name ----------------------------------------------------------------
- */
+/* --- functions and data by name -------------------------------------------------------------- */
 
 /* Until the search is over, a lookup's result is the rank of what was found, and its file_offset
  * that symbol's value. */
@@ -431,8 +430,7 @@ int lien_elf_build_id(struct lien_elf *elf, char *hex, size_t size)
 	return -ENOENT;
 }
 
-/* --- functions by place ------------------------------------------------------------------------
- */
+/* --- functions by place ---------------------------------------------------------------------- */
 
 #define SYMBOLS_CHUNK  4096
 #define NAME_MAX_BYTES 4096

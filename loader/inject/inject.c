@@ -1,197 +1,309 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "loader/inject/inject.h"
-
+/*
+ * Chooses the thread and the moment, and carries the injection out. The thread waits in a system
+ * call in which no thread waits while it owns a lock that pthread_create() needs: of malloc, of
+ * thread stacks, or of the loader's tables. Such calls wait for something external; a futex()
+ * qualifies if it is not for a lock. /proc/PID/task/TID/syscall shows such a thread without
+ * stopping it; the check is repeated once it is stopped.
+ */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-#include <lien/clock.h>
 #include "loader/inject/inject_internal.h"
-#include "loader/discover/timeout.h"
 
-#define TRIES	    3
-#define CLEAR_UP_MS 3000 /* work that has begun may end after the limit */
+#define PAGE		4096
+#define FRAME_BYTES	20480 /* room that its stack must have */
+#define STACK_BYTES	65536 /* range searched for the frame of a handler */
+#define ALLOCATOR_BYTES 4096  /* a thread that waits in an allocator was called from nearby */
+#define THREADS_MAX	4096
+#define LOOK_NS		500000
+#define LOOK_NS_MAX	16000000
+#define SELF_AT		0x10  /* struct pthread: its own address */
+#define TID_AT		0x2d0 /* and the thread's id; since glibc 2.4 */
+#define TRIES		3
+#define CLEAR_UP_MS	3000 /* work that has begun may end after the limit */
 
-static int open_process(struct lien_inject *inject)
+int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3)
 {
-	int err, found;
-
-	if (inject->pidfd >= 0)
-		return lien_inject_over(inject) ? lien_inject_fail_gone(inject) : 0;
-	inject->pidfd = syscall(SYS_pidfd_open, inject->pid, 0);
-	if (inject->pidfd >= 0)
-		return 0;
-	err = -errno;
-	lien_inject_fail(inject, err, "cannot open process %u: %s", inject->pid, strerror(-err));
-	if (err == -EMFILE || err == -ENFILE)
-		return err;
-	/* This check tells threads from processes, for which kernels report various errors. */
-	found = lien_inject_check(inject);
-	return found ? found : err;
+	switch (number) {
+	case SYS_poll:
+	case SYS_ppoll:
+	case SYS_select:
+	case SYS_pselect6:
+	case SYS_nanosleep:
+	case SYS_clock_nanosleep:
+	case SYS_restart_syscall:
+	case SYS_read:
+	case SYS_recvfrom:
+	case SYS_recvmsg:
+	case SYS_accept:
+	case SYS_accept4:
+	case SYS_pause:
+	case SYS_rt_sigsuspend:
+	case SYS_flock:
+		return 1;
+	case SYS_futex:
+		/* A contended glibc lock has the value 2. */
+		if ((a1 & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET)
+			return 2;
+		return (a1 & FUTEX_CMD_MASK) == FUTEX_WAIT && (uint32_t)a2 != 2 ? 2 : 0;
+	case SYS_wait4:
+	case SYS_waitid: /* while the thread is traced, its children's exits wake other threads */
+		return 3;
+	case SYS_epoll_wait:
+	case SYS_epoll_pwait:
+		return (int32_t)a3 == -1 ? 3 : 0;
+	}
+	return 0;
 }
 
-static int open_memory(struct lien_inject *inject)
+/* Returns true for a call during which the process shares its memory with another. */
+static bool is_vfork(long number)
 {
+	return number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
+}
+
+struct thread {
+	pid_t tid;
+	int choice;
+};
+
+struct threads {
+	struct thread list[THREADS_MAX];
+	unsigned count, all;
+	bool vfork;
+};
+
+static void look_at(struct threads *threads, uint32_t pid, pid_t tid)
+{
+	unsigned long long a[4];
+	char path[64], line[256];
+	long number;
+	ssize_t n;
+	int fd, choice;
+
+	snprintf(path, sizeof(path), "/proc/%u/task/%d/syscall", pid, tid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	n = read(fd, line, sizeof(line) - 1);
+	close(fd);
+	line[n < 0 ? 0 : n] = 0;
+	threads->all++;
+	if (sscanf(line, "%ld %llx %llx %llx %llx", &number, &a[0], &a[1], &a[2], &a[3]) != 5)
+		return; /* "running" */
+	threads->vfork |= is_vfork(number);
+	choice = lien_inject_choice(number, a[1], a[2], a[3]);
+	if (!choice || threads->count == THREADS_MAX)
+		return;
+	threads->list[threads->count].tid = tid;
+	threads->list[threads->count++].choice = choice;
+}
+
+static int compare(const void *a, const void *b)
+{
+	return ((const struct thread *)a)->choice - ((const struct thread *)b)->choice;
+}
+
+static int look(uint32_t pid, struct threads *threads)
+{
+	struct dirent *entry;
 	char path[32];
+	DIR *tasks;
 
-	inject->auxv = lien_inject_auxv(inject->pid);
-	snprintf(path, sizeof(path), "/proc/%u/mem", inject->pid);
-	inject->mem = open(path, O_RDONLY | O_CLOEXEC);
-	if (inject->mem >= 0)
-		return 0;
-	return lien_inject_over(inject)
-		       ? lien_inject_fail_gone(inject)
-		       : lien_inject_fail(inject, -errno,
-				 "may not open the memory of process %u: %s; run as root, "
-				 "or with CAP_SYS_PTRACE (and see kernel.yama.ptrace_scope)",
-				 inject->pid, strerror(errno));
+	threads->count = threads->all = 0;
+	threads->vfork = false;
+	snprintf(path, sizeof(path), "/proc/%u/task", pid);
+	tasks = opendir(path);
+	if (!tasks)
+		return -ESRCH;
+	while ((entry = readdir(tasks)))
+		if (entry->d_name[0] != '.')
+			look_at(threads, pid, atoi(entry->d_name));
+	closedir(tasks);
+	qsort(threads->list, threads->count, sizeof(threads->list[0]), compare);
+	return 0;
 }
 
-static void fill_stub(const struct lien_inject *inject, const struct lien_remote *remote,
-	uint64_t region, struct lien_stub *stub)
+static bool is_unsafe(const struct lien_inject *inject, uint64_t address)
 {
-	memset(stub, 0, sizeof(*stub));
-	stub->pthread_create = inject->pthread_create;
-	stub->pthread_detach = inject->pthread_detach;
-	stub->dlopen = inject->dlopen;
-	stub->dlclose = inject->dlclose;
-	stub->dlerror = inject->dlerror;
-	stub->errno_location = inject->errno_location;
-	stub->munmap = inject->munmap;
-	stub->mode = inject->dlopen_mode;
-	stub->restore_rt = inject->restore_rt;
-	stub->frame = remote->frame + sizeof(uint64_t);
-	stub->start = region + LIEN_STUB_LABEL(lien_stub_start);
-	stub->region = region;
-	stub->region_size = LIEN_STUB_REGION;
-	stub->nap[1] = LIEN_STUB_NAP_NS;
-	stub->created = -1;
-	strcpy(stub->name, LIEN_INJECT_MEMFD);
+	for (unsigned i = 0; i < inject->unsafe_count; i++)
+		if (address >= inject->unsafe[i].start && address < inject->unsafe[i].end)
+			return true;
+	return false;
 }
 
-static int fail_region(struct lien_inject *inject, int err, const char *what)
+/* Threads that libc did not make, or that share a struct pthread, cannot call it. */
+static bool is_libcs(const struct lien_inject *inject, uint64_t self, pid_t tid)
 {
-	return lien_inject_fail(
-		inject, err, "process %u cannot map %s: %s", inject->pid, what, strerror(-err));
+	uint64_t own = 0;
+	uint32_t id = 0;
+
+	return !lien_inject_read(inject, self + SELF_AT, &own, sizeof(own)) && own == self &&
+	       !lien_inject_read(inject, self + TID_AT, &id, sizeof(id)) &&
+	       id == lien_status_of(inject->pid, tid, "NSpid", 10);
 }
 
-static int fill_region(struct lien_inject *inject, struct lien_remote *remote, uint64_t region)
+/* Rejects a thread below an allocator that sleeps while it waits for a lock, and one in a signal
+ * handler, which may have interrupted malloc(). Stale words on the stack may look like either; then
+ * another thread is tried. */
+static bool is_free_word(const struct lien_inject *inject, uint64_t word, unsigned depth)
 {
-	size_t code = LIEN_STUB_LABEL(lien_stub_end);
-	struct lien_stub stub;
+	if (word == inject->calls.restore_rt)
+		return false;
+	for (unsigned i = 0; i < inject->unsafe_count && depth < ALLOCATOR_BYTES; i++)
+		if (inject->unsafe[i].allocator && word >= inject->unsafe[i].start &&
+			word < inject->unsafe[i].end)
+			return false;
+	return true;
+}
+
+static bool is_free(const struct lien_inject *inject, const struct user_regs_struct *regs)
+{
+	uint64_t words[PAGE / sizeof(uint64_t)], at = regs->rsp;
+	size_t size;
+
+	if (is_unsafe(inject, regs->rip) ||
+		lien_inject_read(inject, regs->rsp - FRAME_BYTES, words, sizeof(words[0])))
+		return false;
+	for (; at < regs->rsp + STACK_BYTES; at += size) {
+		size = PAGE - at % PAGE;
+		if (lien_inject_read(inject, at, words, size))
+			return at != regs->rsp;
+		for (unsigned i = 0; i < size / sizeof(words[0]); i++)
+			if (!is_free_word(inject, words[i], at + i * sizeof(words[0]) - regs->rsp))
+				return false;
+	}
+	return true;
+}
+
+/* Returns 0; -EAGAIN: try another one, or later. */
+static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pid_t tid)
+{
+	const struct user_regs_struct *regs = &remote->before;
 	int err;
 
-	fill_stub(inject, remote, region, &stub);
-	err = lien_remote_write(remote, region, lien_stub_code, code);
-	return err ? err : lien_remote_write(remote, region + LIEN_STUB_CODE, &stub, sizeof(stub));
-}
-
-/* Makes the thread map memory for the code and its data. Returns 0 or -errno. */
-static int make_region(
-	struct lien_inject *inject, struct lien_remote *remote, uint64_t *region, bool *failed)
-{
-	long result;
-	int err;
-
-	result = lien_remote_syscall(
-		remote, failed, SYS_mmap, 0, LIEN_STUB_REGION, PROT_READ | PROT_WRITE);
-	if (result < 0)
-		return fail_region(inject, result, "memory");
-	*region = result;
-	err = fill_region(inject, remote, *region);
-	if (!err)
-		err = lien_remote_syscall(remote, failed, SYS_mprotect, *region, LIEN_STUB_CODE,
-			PROT_READ | PROT_EXEC);
-	if (!err)
+	if ((uint32_t)tid == inject->locked)
+		return -EAGAIN;
+	inject->result.attempts++;
+	err = lien_remote_stop(remote, inject, tid);
+	/* That thread has ended; the kernel reports it with either of two errors. */
+	if (err == -ESRCH || (err == -EPERM && lien_status_of(inject->pid, tid, "VmSize", 10) < 0))
+		return -EAGAIN;
+	if (err)
+		return err;
+	if (lien_inject_choice(regs->orig_rax, regs->rsi, regs->rdx, regs->r10) &&
+		is_free(inject, regs) && is_libcs(inject, regs->fs_base, tid) &&
+		lien_status_of(inject->pid, tid, "Seccomp", 10) <= 0)
 		return 0;
-	if (!*failed)
-		lien_remote_syscall(remote, failed, SYS_munmap, *region, LIEN_STUB_REGION, 0);
-	return fail_region(inject, err, "code");
+	lien_remote_release(remote, NULL);
+	return -EAGAIN;
 }
 
-static int fail_create(struct lien_inject *inject, int err, int created)
+static int fail_stop(struct lien_inject *inject, int err)
 {
 	uint32_t pid = inject->pid;
+	FILE *file;
+	int scope = 0;
 
-	if (err == -ETIMEDOUT)
+	if (err == -EBUSY)
+		return lien_inject_fail(inject, err,
+			"process %u was stopped meanwhile: let it go on first (kill -CONT %u)", pid,
+			pid);
+	if (lien_status_of(pid, 0, "TracerPid", 10) > 0)
 		return lien_inject_fail(
-			inject, err, "process %u was too slow to start a thread: try again", pid);
-	if (err == -EDEADLK)
+			inject, -EBUSY, "process %u is traced (a debugger?): end that first", pid);
+	if (err != -EPERM)
+		return lien_inject_fail(
+			inject, err, "cannot stop a thread of process %u: %s", pid, strerror(-err));
+	file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
+	if (file && fscanf(file, "%d", &scope) != 1)
+		scope = 0;
+	if (file)
+		fclose(file);
+	if (scope)
 		return lien_inject_fail(inject, err,
-			"a thread of process %u waits for a lock of its libc: try again", pid);
-	if (err)
-		return lien_inject_fail(inject, err,
-			"process %u could not start a thread: %s; start it with `lien run`", pid,
-			strerror(-err));
-	return lien_inject_fail(inject, -created,
-		"process %u has no room for another thread (%s): raise its limit of processes "
-		"(ulimit -u), of memory (ulimit -v) or its cgroup's pids.max",
-		pid, strerror(created));
+			"may not trace process %u: kernel.yama.ptrace_scope is %d; run as root, or "
+			"set it to 0",
+			pid, scope);
+	return lien_inject_fail(inject, err,
+		"may not trace process %u: this needs CAP_SYS_PTRACE in its user namespace", pid);
 }
 
-/*
- * Makes the thread start the new one, and restores its registers in any case. -EDEADLK: it waited
- * for a lock, and no trace is left.
- */
-static int start_thread(
-	struct lien_inject *inject, struct lien_remote *remote, uint64_t *region, bool *failed)
+/* Stops one of the process's threads at a point where it may call its libc. Returns 0 or -errno; on
+ * -ESRCH the caller writes the error line. */
+static int stop_thread(struct lien_inject *inject, struct lien_remote *remote)
 {
-	struct lien_stub stub = {.created = -1};
-	int err;
+	struct timespec nap = {.tv_nsec = LOOK_NS};
+	struct threads threads = {.count = 0};
+	int err = -EAGAIN;
 
-	err = make_region(inject, remote, region, failed);
-	if (err)
-		return err;
-	err = lien_remote_run(remote, *region, *region + LIEN_STUB_REGION, *region + LIEN_STUB_CODE,
-		*region + LIEN_STUB_LABEL(lien_stub_created));
-	*failed = err && err != -EDEADLK && err != -EFAULT;
-	if (!*failed && lien_inject_read(inject, *region + LIEN_STUB_CODE, &stub, sizeof(stub)))
-		err = -EFAULT;
-	if (!*failed && (stub.tid || !stub.created)) /* the new thread runs: it needs that memory */
-		return 0;
-	if (!*failed)
-		lien_remote_syscall(remote, failed, SYS_munmap, *region, LIEN_STUB_REGION, 0);
-	return fail_create(inject, err, stub.created);
+	while (err == -EAGAIN) {
+		if (lien_inject_over(inject) || look(inject->pid, &threads))
+			err = -ESRCH;
+		for (unsigned i = 0; i < threads.count && err == -EAGAIN && !threads.vfork; i++)
+			err = try_thread(inject, remote, threads.list[i].tid);
+		if (err != -EAGAIN)
+			break;
+		if (lien_inject_late(inject))
+			err = -ETIMEDOUT;
+		else
+			nanosleep(&nap, NULL);
+		inject->locked = 0; /* it may have its lock by now */
+		/* Do not stop threads too often in vain. */
+		if (nap.tv_nsec < LOOK_NS_MAX)
+			nap.tv_nsec *= 2;
+	}
+	if (err == -ETIMEDOUT && threads.vfork)
+		lien_inject_fail(inject, err,
+			"a thread of process %u is in a vfork() that does not end: try again",
+			inject->pid);
+	else if (err == -ETIMEDOUT)
+		lien_inject_fail(inject, err,
+			"none of the %u threads of process %u came to wait where it can be made to "
+			"load the library: try again when it is less busy, or start it with `lien "
+			"run`",
+			threads.all, inject->pid);
+	else if (err && err != -ESRCH)
+		fail_stop(inject, err);
+	return err;
 }
+
+/* --- the injection --------------------------------------------------------------------------- */
 
 /* Borrows one thread and returns it. Returns 0 if the new thread runs. */
 static int borrow(struct lien_inject *inject, uint64_t *region)
 {
-	struct lien_inject_result *result = inject->result;
-	struct lien_remote *remote = calloc(1, sizeof(*remote));
-	const uint32_t left = 1;
-	struct lien_remote_words words = {.from = &left, .size = sizeof(left)};
+	struct lien_remote remote;
 	bool failed = false;
 	int err;
 
-	if (!remote)
-		return lien_inject_fail(inject, -ENOMEM, "out of memory");
-	err = lien_inject_stop(inject, remote);
+	err = stop_thread(inject, &remote);
 	if (err)
-		goto out;
+		return err;
 	if (!lien_inject_same(inject)) {
 		err = lien_inject_fail_gone(inject);
 	} else {
-		err = lien_remote_borrow(remote);
+		err = lien_remote_borrow(&remote);
 		if (err)
 			lien_inject_fail(inject, err,
 				"a thread of process %u has no room in its stack: try again",
 				inject->pid);
 	}
 	if (!err)
-		err = start_thread(inject, remote, region, &failed);
-	words.address = LIEN_STUB_AT(*region, left);
-	if ((failed || lien_remote_release(remote, err ? NULL : &words)) && !err)
+		err = lien_inject_start_thread(inject, &remote, region, &failed);
+	if ((failed || lien_inject_release(&remote, err ? 0 : *region)) && !err)
 		err = lien_inject_fail_gone(inject);
-	result->thread = remote->tid;
-	result->pause_ns = lien_clock_ns() - remote->borrowed_ns;
-out:
-	free(remote);
+	inject->result.thread = remote.tid;
+	inject->result.pause_ns = lien_clock_ns() - remote.borrowed_ns;
 	return err;
 }
 
@@ -204,18 +316,9 @@ static int start(struct lien_inject *inject, uint64_t *region)
 		err = borrow(inject, region);
 		if (err != -EDEADLK || lien_inject_late(inject))
 			break;
-		inject->locked = inject->result->thread;
+		inject->locked = inject->result.thread;
 	}
 	return err;
-}
-
-static int open_all(struct lien_inject *inject)
-{
-	int err = open_process(inject);
-
-	if (!err)
-		err = lien_inject_check(inject);
-	return err ? err : open_memory(inject);
 }
 
 static int inject_now(struct lien_inject *inject)
@@ -223,60 +326,44 @@ static int inject_now(struct lien_inject *inject)
 	uint64_t region = 0, again;
 	int err;
 
-	err = open_all(inject);
+	err = lien_inject_open(inject);
 	if (!err)
 		err = lien_inject_present(inject);
 	if (err < 0)
 		return err;
-	inject->result->present = err;
+	inject->result.present = err;
 	again = inject->again;
 	if (err && !again)
 		return 0;
 	err = lien_inject_find(inject);
-	if (err)
-		return err;
 	if (again)
-		inject->dlopen = again;
-	err = start(inject, &region);
-	if (err)
-		return err;
-	return again ? lien_inject_again(inject, region) : lien_inject_load(inject, region);
+		inject->calls.dlopen = again;
+	return err ?: start(inject, &region) ?: lien_inject_load(inject, region, again);
 }
-
-/* An injection, with all data of the thread that carries it out. */
-struct job {
-	struct lien_timeout_work work;
-	struct lien_inject inject;
-	struct lien_inject_result result;
-	char why[300];
-	unsigned limit_ms;
-	bool has_pidfd;
-	int err;
-};
 
 /* When a thread ends, the kernel releases its tracees, including those that it could not let go. */
 static void work(struct lien_timeout_work *work)
 {
-	struct job *job = (struct job *)work;
-	struct lien_inject *inject = &job->inject;
+	struct lien_inject *inject = (struct lien_inject *)work;
 	uint64_t begun = lien_clock_ns();
 
-	inject->deadline_ns = begun + job->limit_ms * 1000000ull;
-	inject->pidfd = job->has_pidfd ? work->fds[0] : -1;
-	inject->library_fd = work->fds_count > job->has_pidfd ? work->fds[job->has_pidfd] : -1;
+	inject->deadline_ns = begun + inject->limit_ms * 1000000ull;
+	inject->pidfd = inject->has_pidfd ? work->fds[0] : -1;
+	inject->library_fd =
+		work->fds_count > inject->has_pidfd ? work->fds[inject->has_pidfd] : -1;
 	work->fds_count = 0;
 	inject->mem = -1;
-	job->err = inject_now(inject);
+	inject->err = inject_now(inject);
 	/* The end of the process explains any failure. Its threads may be gone before it is. */
-	if (job->err && inject->mem >= 0 && (job->err == -ESRCH || !lien_inject_same(inject)))
-		job->err = lien_inject_fail_gone(inject);
+	if (inject->err && inject->mem >= 0 && (inject->err == -ESRCH || !lien_inject_same(inject)))
+		inject->err = lien_inject_fail_gone(inject);
 	if (inject->library_fd >= 0)
 		close(inject->library_fd);
 	if (inject->pidfd >= 0)
 		close(inject->pidfd);
 	if (inject->mem >= 0)
 		close(inject->mem);
-	job->result.total_ns = lien_clock_ns() - begun;
+	inject->result.total_ns = lien_clock_ns() - begun;
 }
 
 static void drop(struct lien_timeout_work *work)
@@ -284,56 +371,37 @@ static void drop(struct lien_timeout_work *work)
 	free(work);
 }
 
-static struct job *job_new(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms)
+int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
+	struct lien_inject_result *result, char *why, size_t size)
 {
-	struct job *job = calloc(1, sizeof(*job));
-
-	if (!job)
-		return NULL;
-	job->work.run = work;
-	job->work.drop = drop;
-	job->work.ends_thread = true;
-	job->work.more_ms = limit_ms + CLEAR_UP_MS;
-	job->has_pidfd = pidfd >= 0;
-	if (pidfd >= 0)
-		job->work.fds[job->work.fds_count++] = pidfd;
-	if (library_fd >= 0)
-		job->work.fds[job->work.fds_count++] = library_fd;
-	job->limit_ms = limit_ms;
-	job->inject.pid = pid;
-	job->inject.result = &job->result;
-	job->inject.why = job->why;
-	job->inject.why_size = sizeof(job->why);
-	return job;
-}
-
-static int run(struct job *job, struct lien_inject_result *result, char *why, size_t size)
-{
-	uint32_t pid = job->inject.pid;
+	struct lien_inject *inject;
 	int err;
 
+	/* On a busy machine any process is slow at times. */
+	lien_timeout_await(pid, limit_ms);
+	inject = calloc(1, sizeof(*inject));
+	if (!inject)
+		return -ENOMEM;
+	inject->work = (struct lien_timeout_work){
+		.run = work, .drop = drop, .ends_thread = true, .more_ms = limit_ms + CLEAR_UP_MS};
+	inject->has_pidfd = pidfd >= 0;
+	if (pidfd >= 0)
+		inject->work.fds[inject->work.fds_count++] = pidfd;
+	if (library_fd >= 0)
+		inject->work.fds[inject->work.fds_count++] = library_fd;
+	inject->limit_ms = limit_ms;
+	inject->pid = pid;
 	memset(result, 0, sizeof(*result));
-	if (!lien_timeout_run(&job->work, pid)) {
+	if (!lien_timeout_run(&inject->work, pid)) {
 		snprintf(why, size,
 			"process %u keeps whoever looks at its memory waiting, as a file system of "
 			"its user's could: start it with `lien run`",
 			pid);
 		return -ETIMEDOUT;
 	}
-	*result = job->result;
-	snprintf(why, size, "%s", job->why);
-	err = job->err;
-	free(job);
+	*result = inject->result;
+	snprintf(why, size, "%s", inject->why);
+	err = inject->err;
+	free(inject);
 	return err;
-}
-
-int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
-	struct lien_inject_result *result, char *why, size_t size)
-{
-	struct job *job;
-
-	/* On a busy machine any process is slow at times. */
-	lien_timeout_await(pid, limit_ms);
-	job = job_new(pid, pidfd, library_fd, limit_ms);
-	return job ? run(job, result, why, size) : -ENOMEM;
 }

@@ -14,25 +14,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <lien/clock.h>
 #include "loader/inject/inject_internal.h"
-#include "loader/discover/status.h"
 #include "loader/discover/untrusted.h"
 
 #define AUXV_SIZE 1024
 #define KCMP_VM	  1
-
-bool lien_inject_late(const struct lien_inject *inject)
-{
-	return lien_clock_ns() > inject->deadline_ns;
-}
 
 int lien_inject_fail(struct lien_inject *inject, int err, const char *format, ...)
 {
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(inject->why, inject->why_size, format, args);
+	vsnprintf(inject->why, sizeof(inject->why), format, args);
 	va_end(args);
 	return err;
 }
@@ -71,7 +64,7 @@ int lien_inject_fail_gone(struct lien_inject *inject)
 
 /* Hashes the kernel's auxiliary vector of the program, whose random addresses distinguish it from
  * other programs. */
-uint64_t lien_inject_auxv(uint32_t pid)
+static uint64_t auxv_of(uint32_t pid)
 {
 	uint64_t words[AUXV_SIZE / sizeof(uint64_t)] = {}, sum = 0;
 	char path[32];
@@ -91,7 +84,7 @@ uint64_t lien_inject_auxv(uint32_t pid)
 
 bool lien_inject_same(const struct lien_inject *inject)
 {
-	return !lien_inject_over(inject) && lien_inject_auxv(inject->pid) == inject->auxv;
+	return !lien_inject_over(inject) && auxv_of(inject->pid) == inject->auxv;
 }
 
 static int check_state(struct lien_inject *inject, const char *text)
@@ -152,19 +145,14 @@ static int check_rights(struct lien_inject *inject, const char *text)
 
 static int check_class(struct lien_inject *inject)
 {
-	unsigned char head[EI_NIDENT];
-	struct stat st;
-	char path[32];
+	char path[32], head[EI_NIDENT + 1];
 	ssize_t n;
-	int fd;
 
 	snprintf(path, sizeof(path), "/proc/%u/exe", inject->pid);
-	fd = lien_untrusted_open(path, &st);
-	if (fd < 0)
-		return lien_inject_fail(inject, fd, "cannot open %s: %s", path, strerror(-fd));
-	n = pread(fd, head, sizeof(head), 0);
-	close(fd);
-	if (n == sizeof(head) && !memcmp(head, ELFMAG, SELFMAG) && head[EI_CLASS] == ELFCLASS64)
+	n = lien_untrusted_read(path, head, sizeof(head));
+	if (n < 0)
+		return lien_inject_fail(inject, n, "cannot open %s: %s", path, strerror(-n));
+	if (n == EI_NIDENT && !memcmp(head, ELFMAG, SELFMAG) && head[EI_CLASS] == ELFCLASS64)
 		return 0;
 	return lien_inject_fail(
 		inject, -ENOEXEC, "process %u is a 32-bit process: CUDA has none", inject->pid);
@@ -178,8 +166,7 @@ static int check_vfork(struct lien_inject *inject, const char *text)
 	if (parent > 0 && !syscall(SYS_kcmp, (pid_t)parent, inject->pid, KCMP_VM, 0, 0))
 		return lien_inject_fail(inject, -EBUSY,
 			"process %u still has the memory of its parent %lld (vfork): try again "
-			"when "
-			"it has started its program",
+			"when it has started its program",
 			inject->pid, parent);
 	return 0;
 }
@@ -195,8 +182,7 @@ static int check_proc(struct lien_inject *inject)
 		return 0;
 	return lien_inject_fail(inject, -ENOENT,
 		"process %u sees no /proc, through which the control library is loaded: mount it "
-		"in "
-		"its container",
+		"in its container",
 		inject->pid);
 }
 
@@ -225,7 +211,7 @@ static int check_other(struct lien_inject *inject)
 		     : 0;
 }
 
-int lien_inject_check(struct lien_inject *inject)
+static int check(struct lien_inject *inject)
 {
 	char text[LIEN_STATUS_SIZE];
 	int err;
@@ -234,14 +220,51 @@ int lien_inject_check(struct lien_inject *inject)
 	if (err)
 		return lien_inject_fail(inject, err == -ENOENT ? -ESRCH : err,
 			"there is no process %u", inject->pid);
-	err = check_state(inject, text);
+	return check_state(inject, text)
+		       ?: check_rights(inject, text)
+		       ?: check_class(inject)
+		       ?: check_vfork(inject, text)
+		       ?: check_proc(inject)
+		       ?: check_other(inject);
+}
+
+static int open_process(struct lien_inject *inject)
+{
+	int err, found;
+
+	if (inject->pidfd >= 0)
+		return lien_inject_over(inject) ? lien_inject_fail_gone(inject) : 0;
+	inject->pidfd = syscall(SYS_pidfd_open, inject->pid, 0);
+	if (inject->pidfd >= 0)
+		return 0;
+	err = -errno;
+	lien_inject_fail(inject, err, "cannot open process %u: %s", inject->pid, strerror(-err));
+	if (err == -EMFILE || err == -ENFILE)
+		return err;
+	/* This check tells threads from processes, for which kernels report various errors. */
+	found = check(inject);
+	return found ? found : err;
+}
+
+int lien_inject_open(struct lien_inject *inject)
+{
+	char path[32];
+	int err = open_process(inject);
+
 	if (!err)
-		err = check_rights(inject, text);
-	if (!err)
-		err = check_class(inject);
-	if (!err)
-		err = check_vfork(inject, text);
-	if (!err)
-		err = check_proc(inject);
-	return err ? err : check_other(inject);
+		err = check(inject);
+	if (err)
+		return err;
+	inject->auxv = auxv_of(inject->pid);
+	snprintf(path, sizeof(path), "/proc/%u/mem", inject->pid);
+	inject->mem = open(path, O_RDONLY | O_CLOEXEC);
+	if (inject->mem >= 0)
+		return 0;
+	err = -errno;
+	if (lien_inject_over(inject))
+		return lien_inject_fail_gone(inject);
+	return lien_inject_fail(inject, err,
+		"may not open the memory of process %u: %s; run as root, or with CAP_SYS_PTRACE "
+		"(and see kernel.yama.ptrace_scope)",
+		inject->pid, strerror(-err));
 }

@@ -10,7 +10,10 @@
 #include <sys/types.h>
 #include <sys/user.h>
 
+#include <lien/clock.h>
+
 #include "loader/discover/status.h"
+#include "loader/discover/timeout.h"
 #include "loader/inject/inject.h"
 
 /* The library's name in the process. A memfd's name may have a slash; lien_library_of() looks at
@@ -26,22 +29,29 @@ struct lien_inject_range {
 	bool allocator;
 };
 
-/* One injection. */
+/* Functions of the process's libc, by their addresses there. */
+struct lien_inject_calls {
+	uint64_t pthread_create, pthread_detach, dlopen, dlclose, dlerror, errno_location, munmap;
+	uint64_t restore_rt; /* code that returns from a signal handler */
+};
+
+/* One injection, with all data of the thread that carries it out. */
 struct lien_inject {
+	struct lien_timeout_work work;
 	uint32_t pid;
+	bool has_pidfd;
 	int library_fd;
+	unsigned limit_ms;
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC */
-	struct lien_inject_result *result;
-	char *why;
-	size_t why_size;
+	int err;
+	struct lien_inject_result result;
+	char why[300];
 
 	int pidfd, mem; /* /proc/PID/mem, of the program that ran when it was opened */
 	uint64_t auxv;	/* distinguishes that program from another one */
 
-	/* Addresses in the process. */
-	uint64_t pthread_create, pthread_detach, dlopen, dlclose, dlerror, errno_location, munmap;
+	struct lien_inject_calls calls;
 	uint64_t syscall_ret; /* a system call instruction followed by a return */
-	uint64_t restore_rt;  /* code that returns from a signal handler */
 	uint32_t dlopen_mode;
 	struct lien_inject_range unsafe[LIEN_INJECT_RANGES];
 	unsigned unsafe_count;
@@ -52,8 +62,12 @@ struct lien_inject {
 	uint32_t helper; /* the new thread; 0: unknown */
 };
 
+static inline bool lien_inject_late(const struct lien_inject *inject)
+{
+	return lien_clock_ns() > inject->deadline_ns;
+}
+
 /* --- inject_check.c --- */
-bool lien_inject_late(const struct lien_inject *inject);
 /* Sets the error line for the user and returns err. A later call replaces the line. */
 int lien_inject_fail(struct lien_inject *inject, int err, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -64,16 +78,21 @@ bool lien_inject_over(const struct lien_inject *inject);
 /* Returns true if the process still runs the program whose memory was opened. */
 bool lien_inject_same(const struct lien_inject *inject);
 int lien_inject_fail_gone(struct lien_inject *inject);
-/* Returns what distinguishes the program that the process runs from others; 0: it has ended. */
-uint64_t lien_inject_auxv(uint32_t pid);
-/* Checks with /proc whether this process may be injected into. Returns 0 or -errno. */
-int lien_inject_check(struct lien_inject *inject);
+/* Checks with /proc whether this process may be injected into, and opens its memory. Returns 0 or
+ * -errno. */
+int lien_inject_open(struct lien_inject *inject);
 
-/* inject_libc.c: finds the addresses above. Returns 0 or -errno. */
+/* --- inject_libc.c --- */
+/* Finds the addresses above. Returns 0 or -errno. */
 int lien_inject_find(struct lien_inject *inject);
-/* Finds the library if it is mapped: sets inject->control and ->again. Returns 0 or -errno. */
-int lien_inject_find_control(struct lien_inject *inject);
+/* Checks whether the library is there and has its handler; sets inject->control and ->again.
+ * Returns 0: no, or it has ended and inject->again restarts it; 1: yes, and inject->again starts
+ * its thread if it has none; -errno. */
+int lien_inject_present(struct lien_inject *inject);
+/* Parses "GNU C Library (...) stable release version 2.36." in the file: 36. 0: another libc. */
+uint32_t lien_inject_libc_minor(const char *image, size_t size);
 
+/* --- remote.c --- */
 /* Words to write, and their address. */
 struct lien_remote_words {
 	uint64_t address;
@@ -81,13 +100,6 @@ struct lien_remote_words {
 	size_t size;
 };
 
-/* inject_load.c: checks whether the library is there and has its handler. Returns 0: no, or it has
- * ended and inject->again restarts it; 1: yes, and inject->again starts its thread if it has none;
- * -errno. */
-int lien_inject_present(struct lien_inject *inject);
-/* Makes the new thread load the library, or call inject->again. Returns 0 or -errno. */
-int lien_inject_load(struct lien_inject *inject, uint64_t region);
-int lien_inject_again(struct lien_inject *inject, uint64_t region);
 /* A thread under our control. Only the thread that seized it may make these calls. */
 struct lien_remote {
 	const struct lien_inject *inject;
@@ -114,10 +126,6 @@ int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *injec
 /* Takes over its registers. From here on it recovers by itself if we are killed. -EFAULT: its stack
  * has no room, -errno. */
 int lien_remote_borrow(struct lien_remote *remote);
-/* Writes a signal frame, as the kernel would for a handler after it had prepared
- * the restart of the system call. Sets remote->frame to its address. -E2BIG, -EFAULT: the stack has
- * no room. */
-int lien_remote_write_frame(struct lien_remote *remote);
 /* Makes the thread call a system call without memory arguments. Returns its result, or the error;
  * sets *failed if the thread can no longer be used. */
 long lien_remote_syscall(struct lien_remote *remote, bool *failed, long number, uint64_t a0,
@@ -141,63 +149,24 @@ int lien_remote_release(struct lien_remote *remote, const struct lien_remote_wor
 int lien_remote_write_words(const struct lien_inject *inject, pid_t tid, uint32_t inner,
 	const struct lien_remote_words *words, unsigned count);
 
+/* --- inject_load.c --- */
 /*
- * inject_point.c: rates a thread that waits in this system call, with these second to fourth
- * arguments. 1: first choice, 3: last, 0: never. All of these calls can be restarted with the
- * remaining time; epoll_wait(), which the kernel ends with EINTR, qualifies only if it waits
- * forever.
+ * Makes a thread that is borrowed start the new one, which has its code and data in *region.
+ * -EDEADLK: it waited for a lock, and no trace is left. Sets *failed if the thread can no longer be
+ * used; otherwise the caller releases it.
+ */
+int lien_inject_start_thread(
+	struct lien_inject *inject, struct lien_remote *remote, uint64_t *region, bool *failed);
+/* Releases the borrowed thread, and tells the new one, if any (region != 0). */
+int lien_inject_release(struct lien_remote *remote, uint64_t region);
+/* Makes the new thread load the library or, `again`, call inject->again. Returns 0 or -errno. */
+int lien_inject_load(struct lien_inject *inject, uint64_t region, bool again);
+
+/*
+ * inject.c: rates a thread that waits in this system call, with these second to fourth arguments.
+ * 1: first choice, 3: last, 0: never. All of these calls can be restarted with the remaining time;
+ * epoll_wait(), which the kernel ends with EINTR, qualifies only if it waits forever.
  */
 int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3);
-/* Stops one of the process's threads at a point where it may call its libc. Returns 0 or -errno; on
- * -ESRCH the caller writes the error line. */
-int lien_inject_stop(struct lien_inject *inject, struct lien_remote *remote);
-
-/* inject_stub.c: the code that the process runs, and its data. */
-enum lien_stub_step {
-	LIEN_STUB_READY = 1, /* the memfd is open, or err says why not */
-	LIEN_STUB_DONE,	     /* dlopen() has returned, or was not called */
-};
-
-enum lien_stub_word {
-	LIEN_STUB_GO = 1,   /* load it; at the end: keep it */
-	LIEN_STUB_STOP = 2, /* do not load it; at the end: close it again */
-};
-
-struct lien_stub {
-	uint64_t pthread_create, pthread_detach, dlopen, dlclose, dlerror, errno_location, munmap;
-	uint64_t restore_rt, frame; /* of the borrowed thread */
-	uint64_t start;		    /* of the new thread's code */
-	uint64_t region, region_size;
-	uint64_t nap[2]; /* struct timespec */
-	uint64_t handle; /* outputs begin here */
-	uint64_t error;	 /* text of dlerror() */
-	uint64_t thread; /* pthread_t */
-	int32_t created; /* result of pthread_create(); -1: not called yet */
-	int32_t fd;	 /* memfd, or -errno */
-	uint32_t tid;	 /* as the process sees it */
-	uint32_t step;	 /* enum lien_stub_step */
-	uint32_t word;	 /* from us, after READY: enum lien_stub_word */
-	uint32_t last;	 /* from us, after DONE: the same */
-	uint32_t left;	 /* from us: the borrowed thread has left this memory */
-	uint32_t mode;	 /* for dlopen() */
-	char path[48], name[32];
-};
-
-#define LIEN_STUB_CODE                                                                             \
-	4096 /* bytes of code at the beginning of the region; its data and the stack follow */
-#define LIEN_STUB_SIZE 65536 /* struct lien_stub, then a stack */
-
-#define LIEN_STUB_REGION	    (LIEN_STUB_CODE + LIEN_STUB_SIZE)
-#define LIEN_STUB_AT(region, field) ((region) + LIEN_STUB_CODE + offsetof(struct lien_stub, field))
-#define LIEN_STUB_NAP_NS	    200000
-
-/* Offsets of labels in the code. */
-#define LIEN_STUB_LABEL(label) ((uintptr_t)(label) - (uintptr_t)lien_stub_code)
-
-extern const unsigned char lien_stub_code[], lien_stub_start[], lien_stub_created[],
-	lien_stub_end[];
-
-/* Parses "GNU C Library (...) stable release version 2.36." in the file: 36. 0: another libc. */
-uint32_t lien_inject_libc_minor(const char *image, size_t size);
 
 #endif

@@ -49,27 +49,31 @@ struct layout {
 
 static const char *const allocators[] = {"jemalloc", "tcmalloc", "mimalloc", "tbbmalloc"};
 
-static bool begins(const char *name, const char *with)
-{
-	return !strncmp(name, with, strlen(with));
-}
+/* How names begin: "libc.so.6", or "libc-2.31.so", the name up to 2.33. */
+static const struct {
+	const char *begin;
+	enum part part;
+} names[] = {
+	{"libc.so.6", PART_LIBC},
+	{"libc-2.", PART_LIBC},
+	{"libpthread.so.0", PART_PTHREAD},
+	{"libpthread-2.", PART_PTHREAD},
+	{"libdl.so.2", PART_DL},
+	{"libdl-2.", PART_DL},
+	{"ld-musl-", PART_MUSL},
+	{"libc.musl-", PART_MUSL},
+	{"ld-linux-x86-64.so", PART_LOADER},
+	{"ld-2.", PART_LOADER},
+};
 
-/* "libc.so.6", or "libc-2.31.so", the name up to 2.33. */
 static enum part part_of(const char *path)
 {
 	const char *name = strrchr(path, '/');
 
 	name = name ? name + 1 : path;
-	if (begins(name, "libc.so.6") || begins(name, "libc-2."))
-		return PART_LIBC;
-	if (begins(name, "libpthread.so.0") || begins(name, "libpthread-2."))
-		return PART_PTHREAD;
-	if (begins(name, "libdl.so.2") || begins(name, "libdl-2."))
-		return PART_DL;
-	if (begins(name, "ld-musl-") || begins(name, "libc.musl-"))
-		return PART_MUSL;
-	if (begins(name, "ld-linux-x86-64.so") || begins(name, "ld-2."))
-		return PART_LOADER;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (!strncmp(name, names[i].begin, strlen(names[i].begin)))
+			return names[i].part;
 	return lien_library_of(path) == LIEN_LIB_CUDA ? PART_CUDA : PARTS;
 }
 
@@ -90,14 +94,9 @@ static void take(struct layout *layout, struct mapped *mapped, const struct lien
 static void add_unsafe(
 	struct lien_inject *inject, const struct lien_maps_entry *entry, bool allocator)
 {
-	struct lien_inject_range *range = &inject->unsafe[inject->unsafe_count];
-
-	if (inject->unsafe_count == LIEN_INJECT_RANGES)
-		return;
-	range->start = entry->start;
-	range->end = entry->end;
-	range->allocator = allocator;
-	inject->unsafe_count++;
+	if (inject->unsafe_count < LIEN_INJECT_RANGES)
+		inject->unsafe[inject->unsafe_count++] =
+			(struct lien_inject_range){entry->start, entry->end, allocator};
 }
 
 static int look(const struct lien_maps_entry *entry, void *arg)
@@ -120,23 +119,29 @@ static int look(const struct lien_maps_entry *entry, void *arg)
 	return 0;
 }
 
-static int look_at_maps(struct lien_inject *inject, struct layout **out)
+static int look_at_maps(struct lien_inject *inject, struct layout *layout)
 {
-	struct layout *layout = calloc(1, sizeof(*layout));
 	int err;
 
-	if (!layout)
-		return lien_inject_fail(inject, -ENOMEM, "out of memory");
+	memset(layout, 0, sizeof(*layout));
 	layout->inject = inject;
 	inject->unsafe_count = 0;
 	err = lien_maps_read(inject->pid, look, layout);
-	if (err) {
-		free(layout);
-		return lien_inject_fail(inject, err, "cannot read the mappings of process %u: %s",
-			inject->pid, strerror(-err));
-	}
-	*out = layout;
-	return 0;
+	return err ? lien_inject_fail(inject, err, "cannot read the mappings of process %u: %s",
+			     inject->pid, strerror(-err))
+		   : 0;
+}
+
+static int open_mapped(const struct mapped *mapped, struct lien_elf **elf)
+{
+	struct stat st;
+	int fd = lien_untrusted_open(mapped->path, &st), err;
+
+	if (fd < 0)
+		return fd;
+	err = lien_elf_open(fd, elf);
+	close(fd);
+	return err;
 }
 
 /* Returns 0 if the process lacks the function. */
@@ -148,26 +153,26 @@ static uint64_t address_of(const struct mapped *mapped, uint64_t file_offset)
 	return mapped->start + (file_offset - mapped->offset);
 }
 
+/* Functions to find, and the library that has them up to glibc 2.33; libc has stubs of some. */
 struct wanted {
 	const char *name;
-	uint64_t *address;
+	uint64_t *address; /* 0: not found yet */
+	enum part part;
 };
 
-/* Fills in the functions that the file has and that are still 0. */
-static int find_in(const struct mapped *mapped, const struct wanted *wanted, unsigned count)
+#define WANTED_MAX 16
+
+/* Looks in one library for those that may be there. */
+static int find_in(
+	const struct mapped *mapped, enum part part, const struct wanted *wanted, unsigned count)
 {
-	struct lien_elf_lookup lookups[8] = {};
+	struct lien_elf_lookup lookups[WANTED_MAX] = {};
 	struct lien_elf *elf;
-	struct stat st;
-	int fd, err;
+	int err;
 
 	if (!mapped->start)
 		return 0;
-	fd = lien_untrusted_open(mapped->path, &st);
-	if (fd < 0)
-		return fd;
-	err = lien_elf_open(fd, &elf);
-	close(fd);
+	err = open_mapped(mapped, &elf);
 	if (err)
 		return err;
 	for (unsigned i = 0; i < count; i++)
@@ -175,7 +180,8 @@ static int find_in(const struct mapped *mapped, const struct wanted *wanted, uns
 	err = lien_elf_functions(elf, lookups, count);
 	lien_elf_close(elf);
 	for (unsigned i = 0; i < count && err >= 0; i++)
-		if (!lookups[i].result && !*wanted[i].address)
+		if ((part == PART_LIBC || part == wanted[i].part) && !lookups[i].result &&
+			!*wanted[i].address)
 			*wanted[i].address = address_of(mapped, lookups[i].file_offset);
 	return err < 0 ? err : 0;
 }
@@ -220,11 +226,11 @@ static int find_pieces(struct lien_inject *inject, const struct mapped *libc, ui
 	if (n > 0) {
 		inject->libc_minor = lien_inject_libc_minor(image, n);
 		at = memmem(image, n, back, sizeof(back));
-		inject->restore_rt = at ? address_of(libc, at - image) : 0;
+		inject->calls.restore_rt = at ? address_of(libc, at - image) : 0;
 	}
 	free(image);
-	if (!inject->syscall_ret || !inject->restore_rt ||
-		lien_inject_read(inject, inject->restore_rt, seen, sizeof(seen)) ||
+	if (!inject->syscall_ret || !inject->calls.restore_rt ||
+		lien_inject_read(inject, inject->calls.restore_rt, seen, sizeof(seen)) ||
 		memcmp(seen, back, sizeof(back)))
 		return -ENOENT;
 	return 0;
@@ -255,32 +261,31 @@ static int check_parts(struct lien_inject *inject, const struct mapped *parts)
 static int find_functions(struct lien_inject *inject, const struct mapped *parts)
 {
 	uint64_t getpid_at = 0, old_dlopen = 0, old_dlclose = 0;
-	const struct wanted threads[] = {{"pthread_create", &inject->pthread_create},
-		{"pthread_detach", &inject->pthread_detach}};
-	const struct wanted loader[] = {{"dlopen", &inject->dlopen}, {"dlclose", &inject->dlclose},
-		{"dlerror", &inject->dlerror}};
-	const struct wanted rest[] = {{"__errno_location", &inject->errno_location},
-		{"munmap", &inject->munmap}, {"getpid", &getpid_at},
-		{"__libc_dlopen_mode", &old_dlopen}, {"__libc_dlclose", &old_dlclose}};
-	const struct mapped *libc = &parts[PART_LIBC];
-	int err;
+	struct lien_inject_calls *calls = &inject->calls;
+	const struct wanted wanted[] = {
+		{"pthread_create", &calls->pthread_create, PART_PTHREAD},
+		{"pthread_detach", &calls->pthread_detach, PART_PTHREAD},
+		{"dlopen", &calls->dlopen, PART_DL},
+		{"dlclose", &calls->dlclose, PART_DL},
+		{"dlerror", &calls->dlerror, PART_DL},
+		{"__errno_location", &calls->errno_location, PART_LIBC},
+		{"munmap", &calls->munmap, PART_LIBC},
+		{"getpid", &getpid_at, PART_LIBC},
+		{"__libc_dlopen_mode", &old_dlopen, PART_LIBC},
+		{"__libc_dlclose", &old_dlclose, PART_LIBC},
+	};
+	static const enum part order[] = {PART_PTHREAD, PART_DL, PART_LIBC};
+	int err = 0;
 
-	err = find_in(libc, rest, 5);
-	/* Up to glibc 2.33 these are in separate libraries; libc has stubs of some. */
+	for (unsigned i = 0; i < 3 && !err; i++)
+		err = find_in(
+			&parts[order[i]], order[i], wanted, sizeof(wanted) / sizeof(wanted[0]));
 	if (!err)
-		err = find_in(&parts[PART_PTHREAD], threads, 2);
-	if (!err)
-		err = find_in(libc, threads, 2);
-	if (!err)
-		err = find_in(&parts[PART_DL], loader, 3);
-	if (!err)
-		err = find_in(libc, loader, 3);
-	if (!err)
-		err = find_pieces(inject, libc, getpid_at);
+		err = find_pieces(inject, &parts[PART_LIBC], getpid_at);
 	inject->dlopen_mode = RTLD_NOW_MODE;
-	if (!inject->dlopen) {
-		inject->dlopen = old_dlopen;
-		inject->dlclose = old_dlclose;
+	if (!calls->dlopen) {
+		calls->dlopen = old_dlopen;
+		calls->dlclose = old_dlclose;
 		inject->dlopen_mode |= RTLD_DLOPEN;
 	}
 	return err;
@@ -288,54 +293,45 @@ static int find_functions(struct lien_inject *inject, const struct mapped *parts
 
 int lien_inject_find(struct lien_inject *inject)
 {
+	const struct lien_inject_calls *calls = &inject->calls;
 	uint32_t pid = inject->pid;
-	struct layout *layout;
+	struct layout layout;
 	int err;
 
-	err = look_at_maps(inject, &layout);
+	err = look_at_maps(inject, &layout) ?: check_parts(inject, layout.parts);
 	if (err)
 		return err;
-	err = check_parts(inject, layout->parts);
-	if (err)
-		goto out;
-	err = find_functions(inject, layout->parts);
+	err = find_functions(inject, layout.parts);
 	if (inject->libc_minor && inject->libc_minor < LIBC_MINOR_MIN)
-		err = lien_inject_fail(inject, -ENOEXEC,
+		return lien_inject_fail(inject, -ENOEXEC,
 			"process %u has glibc 2.%u, older than 2.%u: start it with `lien run`", pid,
 			inject->libc_minor, LIBC_MINOR_MIN);
-	else if (err)
-		err = lien_inject_fail(inject, err == -ENOMEM ? err : -ENOEXEC,
+	if (err)
+		return lien_inject_fail(inject, err == -ENOMEM ? err : -ENOEXEC,
 			"cannot read the glibc of process %u (%s): start it with `lien run`", pid,
 			strerror(-err));
-	else if (!inject->libc_minor || !inject->pthread_create || !inject->pthread_detach ||
-		 !inject->dlopen || !inject->dlclose || !inject->errno_location || !inject->munmap)
-		err = lien_inject_fail(inject, -ENOEXEC,
+	if (!inject->libc_minor || !calls->pthread_create || !calls->pthread_detach ||
+		!calls->dlopen || !calls->dlclose || !calls->errno_location || !calls->munmap)
+		return lien_inject_fail(inject, -ENOEXEC,
 			"process %u has no glibc with threads and dlopen(): start it with `lien "
 			"run`",
 			pid);
-out:
-	free(layout);
-	return err;
+	return 0;
 }
 
-int lien_inject_find_control(struct lien_inject *inject)
+/* Finds the library if it is mapped: sets inject->control and ->again. */
+static int find_control(struct lien_inject *inject)
 {
-	struct layout *layout;
-	struct lien_elf *elf;
 	uint64_t value, again = 0;
-	struct stat st;
-	int fd, err;
+	struct layout layout;
+	struct lien_elf *elf;
+	int err;
 
 	inject->control = inject->again = 0;
 	err = look_at_maps(inject, &layout);
-	if (err)
+	if (err || !layout.control.start)
 		return err;
-	if (!layout->control.start)
-		goto out;
-	fd = lien_untrusted_open(layout->control.path, &st);
-	err = fd < 0 ? fd : lien_elf_open(fd, &elf);
-	if (fd >= 0)
-		close(fd);
+	err = open_mapped(&layout.control, &elf);
 	if (!err) {
 		err = lien_elf_object(elf, "lien_control_state", &value);
 		if (lien_elf_object(elf, "lien_control_again", &again))
@@ -343,15 +339,37 @@ int lien_inject_find_control(struct lien_inject *inject)
 		lien_elf_close(elf);
 	}
 	if (err)
-		lien_inject_fail(inject, err, "cannot read the control library of process %u: %s",
-			inject->pid, strerror(-err));
-	else
-		inject->control = layout->control.start + value;
-	if (!err && again &&
-		lien_inject_read(inject, layout->control.start + again, &inject->again,
-			sizeof(inject->again)))
+		return lien_inject_fail(inject, err,
+			"cannot read the control library of process %u: %s", inject->pid,
+			strerror(-err));
+	inject->control = layout.control.start + value;
+	if (again && lien_inject_read(inject, layout.control.start + again, &inject->again,
+			     sizeof(inject->again)))
 		inject->again = 0;
-out:
-	free(layout);
-	return err;
+	return 0;
+}
+
+int lien_inject_present(struct lien_inject *inject)
+{
+	struct lien_control_state state;
+	int err = find_control(inject);
+
+	if (err || !inject->control)
+		return err;
+	if (lien_inject_read(inject, inject->control, &state, sizeof(state)))
+		return lien_inject_fail_gone(inject);
+	if (state.magic == LIEN_WIRE_MAGIC_ENDED && state.version == LIEN_WIRE_VERSION &&
+		inject->again)
+		return 0;
+	if (state.magic != LIEN_WIRE_MAGIC && state.magic != LIEN_WIRE_MAGIC_ENDED)
+		return lien_inject_fail(inject, -EBUSY,
+			"process %u has a control library that has not started: it is being "
+			"loaded, or its C library is not glibc",
+			inject->pid);
+	if (state.version != LIEN_WIRE_VERSION || state.magic == LIEN_WIRE_MAGIC_ENDED)
+		return lien_inject_fail(inject, -EPROTO,
+			"process %u has a control library of another version (%u, not %u): "
+			"restart it",
+			inject->pid, state.version, LIEN_WIRE_VERSION);
+	return 1;
 }
