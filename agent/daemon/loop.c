@@ -24,6 +24,7 @@
 #define TICK_FAST_MS 20 /* while waiting for something */
 #define TICK_REST_MS 1	/* while bringing a job to rest */
 #define RING_MS	     1	/* while ignoring the ring */
+#define WAIT_MS	     20 /* for anything that a job can delay */
 #define WAITS_MS     40 /* per turn, for reading all processes */
 #define MAKING_MS    10 /* per turn, for making probes */
 /* Sources handled before a request, if one is waiting. */
@@ -200,7 +201,7 @@ void lien_loop_run(struct lien_agent *agent)
 		/* One at a time: handling an event may free the source of another. */
 		turn.has_event =
 			epoll_wait(agent->epoll, &turn.event, 1, wait_ms(agent, &turn, every)) > 0;
-		lien_timeout_allow(WAITS_MS);
+		lien_timeout_limit(WAIT_MS, WAITS_MS);
 		lien_making_allow(MAKING_MS);
 		lien_turn_begin(&agent->turns);
 		lien_ring_wake(agent, agent->turns.t_begun);

@@ -32,8 +32,6 @@
 #include "agent/processes/sites.h"
 #include "loader/discover/timeout.h"
 
-#define LOOP_WAIT_MS 20 /* for anything that a job can delay */
-
 /* Jobs wait for the agent's main thread and for the threads that look for it, so these run before
  * whatever keeps the processors busy. Slow work runs at the usual priority (setpriority()). */
 #define NICE (-10)
@@ -223,7 +221,6 @@ int lien_agent_run(const struct lien_agent_config *config)
 	err = start(agent, config);
 	if (!err) {
 		give_up_rights(agent);
-		lien_timeout_set(LOOP_WAIT_MS);
 		lien_graph_be_patient(agent->graph);
 		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
 			lien_probes_method(agent->probes));

@@ -55,14 +55,10 @@ static _Thread_local unsigned limit_ms = USUAL_MS;
 static _Thread_local uint64_t left_ns = UINT64_MAX; /* total time that this thread may still wait */
 static _Thread_local bool is_helper;
 
-void lien_timeout_set(unsigned ms)
+void lien_timeout_limit(unsigned ms, unsigned all_ms)
 {
 	limit_ms = ms;
-}
-
-void lien_timeout_allow(unsigned ms)
-{
-	left_ns = ms * (S_NS / 1000);
+	left_ns = all_ms * (S_NS / 1000);
 }
 
 /* --- slow processes --------------------------------------------------------------------------- */
@@ -256,31 +252,22 @@ static int helper_new(void)
 
 /* --- the caller ------------------------------------------------------------------------------- */
 
-/* Returns -1 if there is none, or the process is not worth waiting for. */
-static int helper_get(uint32_t pid)
-{
-	int helper = -1;
-	bool welcome;
-
-	pthread_mutex_lock(&lock);
-	welcome = is_welcome(pid);
-	if (welcome && idle_count)
-		helper = idle[--idle_count];
-	pthread_mutex_unlock(&lock);
-	return welcome && helper < 0 ? helper_new() : helper;
-}
-
-void lien_timeout_await(uint32_t pid, unsigned ms)
+/* Returns -1 if there is none, or the process is not worth waiting for, for `ms` at least. */
+static int helper_get(uint32_t pid, unsigned ms)
 {
 	const uint64_t end = lien_clock_ns() + ms * 1000000ull;
 	const struct timespec pause = {0, AWAIT_NS};
+	int helper = -1;
 	bool welcome;
 
 	do {
 		pthread_mutex_lock(&lock);
 		welcome = is_welcome(pid);
+		if (welcome && idle_count)
+			helper = idle[--idle_count];
 		pthread_mutex_unlock(&lock);
 	} while (!welcome && lien_clock_ns() < end && !nanosleep(&pause, NULL));
+	return welcome && helper < 0 ? helper_new() : helper;
 }
 
 static bool replies_in(int helper, unsigned ms)
@@ -341,7 +328,8 @@ static bool abandon(struct lien_timeout_work *work)
 	return !done;
 }
 
-static void take_reply(int helper, struct lien_timeout_work *work)
+/* Returns false if the helper ended before it did the work. */
+static bool take_reply(int helper, struct lien_timeout_work *work)
 {
 	int fds[LIEN_PASS_FDS_MAX];
 	unsigned count = 0;
@@ -357,6 +345,7 @@ static void take_reply(int helper, struct lien_timeout_work *work)
 	else
 		close(helper);
 	pthread_mutex_unlock(&lock);
+	return __atomic_load_n(&work->over, __ATOMIC_ACQUIRE);
 }
 
 bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid)
@@ -374,7 +363,7 @@ bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid)
 	work->over = false;
 	work->pid = pid;
 	work->tid = 0;
-	helper = left_ns ? helper_get(pid) : -1;
+	helper = left_ns ? helper_get(pid, work->await_ms) : -1;
 	if (helper < 0 || lien_pass_send(helper, &pointer, 1, work->fds, work->fds_count)) {
 		if (helper >= 0)
 			close(helper);
@@ -385,6 +374,8 @@ bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid)
 		close(helper);
 		return false;
 	}
-	take_reply(helper, work);
-	return true;
+	if (take_reply(helper, work))
+		return true;
+	work->drop(work);
+	return false;
 }

@@ -27,8 +27,9 @@ struct lien_timeout_work {
 	 * descriptors that the caller must close. */
 	int fds[LIEN_TIMEOUT_FDS];
 	unsigned fds_count;
-	bool ends_thread; /* run() leaves something behind that only the thread's end removes */
-	unsigned more_ms; /* time that it may take beyond the usual */
+	bool ends_thread;  /* run() leaves something behind that only the thread's end removes */
+	unsigned await_ms; /* time to wait while a process that was slow is left alone */
+	unsigned more_ms;  /* time that it may take beyond the usual */
 	/* Private to timeout.c. */
 	bool over; /* done, or abandoned */
 	uint32_t pid;
@@ -40,15 +41,10 @@ struct lien_timeout_work {
  * it. */
 bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid);
 
-/* Waits until a process that was slow is no longer left alone, at most `ms`. */
-void lien_timeout_await(uint32_t pid, unsigned ms);
-
-/* Sets how long the calling thread waits; 1 s by default. */
-void lien_timeout_set(unsigned ms);
-
-/* Limits the total wait from now on: once it is used up, nothing is tried any more, and no process
- * is blamed. The default is no limit. */
-void lien_timeout_allow(unsigned ms);
+/* Limits how long the calling thread waits, each time (1 s by default) and in all from now on (by
+ * default not at all). Once that is used up, nothing is tried any more, and no process is blamed.
+ */
+void lien_timeout_limit(unsigned ms, unsigned all_ms);
 
 /* Ends the idle threads, so that later ones get the privileges that their caller then has. */
 void lien_timeout_dismiss(void);

@@ -279,44 +279,21 @@ static int stop_thread(struct lien_inject *inject, struct lien_remote *remote)
 
 /* --- the injection --------------------------------------------------------------------------- */
 
-/* Borrows one thread and returns it. Returns 0 if the new thread runs. */
-static int borrow(struct lien_inject *inject, uint64_t *region)
-{
-	struct lien_remote remote;
-	bool failed = false;
-	int err;
-
-	err = stop_thread(inject, &remote);
-	if (err)
-		return err;
-	if (!lien_inject_same(inject)) {
-		err = lien_inject_fail_gone(inject);
-	} else {
-		err = lien_remote_borrow(&remote);
-		if (err)
-			lien_inject_fail(inject, err,
-				"a thread of process %u has no room in its stack: try again",
-				inject->pid);
-	}
-	if (!err)
-		err = lien_inject_start_thread(inject, &remote, region, &failed);
-	if ((failed || lien_inject_release(&remote, err ? 0 : *region)) && !err)
-		err = lien_inject_fail_gone(inject);
-	inject->result.thread = remote.tid;
-	inject->result.pause_ns = lien_clock_ns() - remote.borrowed_ns;
-	return err;
-}
-
 /* Tries several times if threads wait for locks. Returns 0 if the new thread runs. */
 static int start(struct lien_inject *inject, uint64_t *region)
 {
+	struct lien_remote remote;
 	int err = -EDEADLK;
 
-	for (int tries = 0; tries < TRIES; tries++) {
-		err = borrow(inject, region);
-		if (err != -EDEADLK || lien_inject_late(inject))
+	for (int tries = 0; tries < TRIES && err == -EDEADLK; tries++) {
+		err = stop_thread(inject, &remote);
+		if (err)
+			return err;
+		err = lien_inject_start(inject, &remote, region);
+		inject->result.thread = inject->locked = remote.tid;
+		inject->result.pause_ns = lien_clock_ns() - remote.borrowed_ns;
+		if (lien_inject_late(inject))
 			break;
-		inject->locked = inject->result.thread;
 	}
 	return err;
 }
@@ -348,19 +325,16 @@ static void work(struct lien_timeout_work *work)
 	uint64_t begun = lien_clock_ns();
 
 	inject->deadline_ns = begun + inject->limit_ms * 1000000ull;
-	inject->pidfd = inject->has_pidfd ? work->fds[0] : -1;
-	inject->library_fd =
-		work->fds_count > inject->has_pidfd ? work->fds[inject->has_pidfd] : -1;
+	inject->pidfd = work->fds[0];
+	inject->library_fd = work->fds[1];
 	work->fds_count = 0;
 	inject->mem = -1;
 	inject->err = inject_now(inject);
 	/* The end of the process explains any failure. Its threads may be gone before it is. */
 	if (inject->err && inject->mem >= 0 && (inject->err == -ESRCH || !lien_inject_same(inject)))
 		inject->err = lien_inject_fail_gone(inject);
-	if (inject->library_fd >= 0)
-		close(inject->library_fd);
-	if (inject->pidfd >= 0)
-		close(inject->pidfd);
+	close(inject->library_fd);
+	close(inject->pidfd);
 	if (inject->mem >= 0)
 		close(inject->mem);
 	inject->result.total_ns = lien_clock_ns() - begun;
@@ -377,18 +351,18 @@ int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	struct lien_inject *inject;
 	int err;
 
-	/* On a busy machine any process is slow at times. */
-	lien_timeout_await(pid, limit_ms);
 	inject = calloc(1, sizeof(*inject));
 	if (!inject)
 		return -ENOMEM;
 	inject->work = (struct lien_timeout_work){
-		.run = work, .drop = drop, .ends_thread = true, .more_ms = limit_ms + CLEAR_UP_MS};
-	inject->has_pidfd = pidfd >= 0;
-	if (pidfd >= 0)
-		inject->work.fds[inject->work.fds_count++] = pidfd;
-	if (library_fd >= 0)
-		inject->work.fds[inject->work.fds_count++] = library_fd;
+		.run = work,
+		.drop = drop,
+		.fds = {pidfd, library_fd},
+		.fds_count = 2,
+		.ends_thread = true,
+		.await_ms = limit_ms, /* on a busy machine any process is slow at times */
+		.more_ms = limit_ms + CLEAR_UP_MS,
+	};
 	inject->limit_ms = limit_ms;
 	inject->pid = pid;
 	memset(result, 0, sizeof(*result));

@@ -34,13 +34,13 @@ struct lien_inject_result {
  * no /proc in its container; -EAGAIN no room for another thread or file; -ETIMEDOUT; -EPROTO
  * another version of the library.
  *
- * `pidfd`: of that process, which excludes a later process with the same pid; -1: whichever process
- * has the pid now. library_fd is open for reading at any position. The caller keeps both. Takes
- * limit_ms at most, plus some ms for cleanup; about 5 ms for a process that has an idle thread.
- * Blocks: an agent calls it in a thread or child of its own. Any thread may call it, for different
- * processes at the same time. The caller may be killed at any moment: the process continues
- * undisturbed, with 68 KiB of mappings left behind at worst. Starts a thread, and waits for that
- * alone: a caller that waits for any child (waitpid(-1)) with __WALL would steal its status.
+ * `pidfd`: of that process, which excludes a later process with the same pid. library_fd is open
+ * for reading at any position. The caller keeps both. Takes limit_ms at most, plus some ms for
+ * cleanup; about 5 ms for a process that has an idle thread. Blocks: an agent calls it in a thread
+ * or child of its own. Any thread may call it, for different processes at the same time. The caller
+ * may be killed at any moment: the process continues undisturbed, with 68 KiB of mappings left
+ * behind at worst. Starts a thread, and waits for that alone: a caller that waits for any child
+ * (waitpid(-1)) with __WALL would steal its status.
  */
 int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	struct lien_inject_result *result, char *why, size_t size);

@@ -93,10 +93,6 @@ static int check_state(struct lien_inject *inject, const char *text)
 	uint32_t pid = inject->pid;
 	long long number;
 
-	number = lien_status_last(text, "Tgid", 10);
-	if (number != pid)
-		return lien_inject_fail(inject, -EINVAL,
-			"%u is a thread of process %lld: name the process", pid, number);
 	if (state && *state == 'Z' && lien_status_last(text, "Threads", 10) > 1)
 		return lien_inject_fail(inject, -EPERM,
 			"the first thread of process %u has ended, others run: start it with `lien "
@@ -228,31 +224,14 @@ static int check(struct lien_inject *inject)
 		       ?: check_other(inject);
 }
 
-static int open_process(struct lien_inject *inject)
-{
-	int err, found;
-
-	if (inject->pidfd >= 0)
-		return lien_inject_over(inject) ? lien_inject_fail_gone(inject) : 0;
-	inject->pidfd = syscall(SYS_pidfd_open, inject->pid, 0);
-	if (inject->pidfd >= 0)
-		return 0;
-	err = -errno;
-	lien_inject_fail(inject, err, "cannot open process %u: %s", inject->pid, strerror(-err));
-	if (err == -EMFILE || err == -ENFILE)
-		return err;
-	/* This check tells threads from processes, for which kernels report various errors. */
-	found = check(inject);
-	return found ? found : err;
-}
-
 int lien_inject_open(struct lien_inject *inject)
 {
 	char path[32];
-	int err = open_process(inject);
+	int err;
 
-	if (!err)
-		err = check(inject);
+	if (lien_inject_over(inject))
+		return lien_inject_fail_gone(inject);
+	err = check(inject);
 	if (err)
 		return err;
 	inject->auxv = auxv_of(inject->pid);

@@ -39,16 +39,15 @@ struct lien_inject_calls {
 struct lien_inject {
 	struct lien_timeout_work work;
 	uint32_t pid;
-	bool has_pidfd;
-	int library_fd;
 	unsigned limit_ms;
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC */
 	int err;
 	struct lien_inject_result result;
 	char why[300];
 
-	int pidfd, mem; /* /proc/PID/mem, of the program that ran when it was opened */
-	uint64_t auxv;	/* distinguishes that program from another one */
+	int pidfd, library_fd;
+	int mem;       /* /proc/PID/mem, of the program that ran when it was opened */
+	uint64_t auxv; /* distinguishes that program from another one */
 
 	struct lien_inject_calls calls;
 	uint64_t syscall_ret; /* a system call instruction followed by a return */
@@ -89,8 +88,6 @@ int lien_inject_find(struct lien_inject *inject);
  * Returns 0: no, or it has ended and inject->again restarts it; 1: yes, and inject->again starts
  * its thread if it has none; -errno. */
 int lien_inject_present(struct lien_inject *inject);
-/* Parses "GNU C Library (...) stable release version 2.36." in the file: 36. 0: another libc. */
-uint32_t lien_inject_libc_minor(const char *image, size_t size);
 
 /* --- remote.c --- */
 /* Words to write, and their address. */
@@ -150,15 +147,9 @@ int lien_remote_write_words(const struct lien_inject *inject, pid_t tid, uint32_
 	const struct lien_remote_words *words, unsigned count);
 
 /* --- inject_load.c --- */
-/*
- * Makes a thread that is borrowed start the new one, which has its code and data in *region.
- * -EDEADLK: it waited for a lock, and no trace is left. Sets *failed if the thread can no longer be
- * used; otherwise the caller releases it.
- */
-int lien_inject_start_thread(
-	struct lien_inject *inject, struct lien_remote *remote, uint64_t *region, bool *failed);
-/* Releases the borrowed thread, and tells the new one, if any (region != 0). */
-int lien_inject_release(struct lien_remote *remote, uint64_t region);
+/* Borrows a thread that is stopped, makes it start the new one, which has its code and data in
+ * *region, and lets it go in any case. -EDEADLK: it waited for a lock, and no trace is left. */
+int lien_inject_start(struct lien_inject *inject, struct lien_remote *remote, uint64_t *region);
 /* Makes the new thread load the library or, `again`, call inject->again. Returns 0 or -errno. */
 int lien_inject_load(struct lien_inject *inject, uint64_t region, bool again);
 

@@ -186,20 +186,6 @@ static int find_in(
 	return err < 0 ? err : 0;
 }
 
-uint32_t lien_inject_libc_minor(const char *image, size_t size)
-{
-	const char *banner = memmem(image, size, "GNU C Library", 13), *end = image + size, *at;
-	size_t left = banner ? end - banner : 0;
-	uint32_t minor = 0;
-
-	at = banner ? memmem(banner, left < 256 ? left : 256, " version 2.", 11) : NULL;
-	if (!at)
-		return 0;
-	for (at += 11; at < end && *at >= '0' && *at <= '9' && minor < 1000; at++)
-		minor = 10 * minor + (*at - '0');
-	return minor;
-}
-
 /* Finds two pieces of libc that have no names: a system call followed by a return, taken from
  * getpid(), and the return from a signal handler, which has the bytes that debuggers look for. */
 static int find_pieces(struct lien_inject *inject, const struct mapped *libc, uint64_t getpid_at)
@@ -220,11 +206,15 @@ static int find_pieces(struct lien_inject *inject, const struct mapped *libc, ui
 	fd = lien_untrusted_open(libc->path, &st);
 	if (fd < 0)
 		return fd;
-	image = st.st_size < LIBC_SIZE_MAX ? malloc(st.st_size) : NULL;
+	image = st.st_size < LIBC_SIZE_MAX ? malloc(st.st_size + 1) : NULL;
 	n = image ? pread(fd, image, st.st_size, 0) : -1;
 	close(fd);
 	if (n > 0) {
-		inject->libc_minor = lien_inject_libc_minor(image, n);
+		image[n] = '\0';
+		/* "GNU C Library (...) stable release version 2.36." */
+		at = memmem(image, n, "GNU C Library", 13);
+		at = at ? strstr(at, " version 2.") : NULL;
+		inject->libc_minor = at ? strtoul(at + 11, NULL, 10) : 0;
 		at = memmem(image, n, back, sizeof(back));
 		inject->calls.restore_rt = at ? address_of(libc, at - image) : 0;
 	}

@@ -259,7 +259,7 @@ static int fail_create(struct lien_inject *inject, int err, int created)
 		pid, strerror(created));
 }
 
-int lien_inject_start_thread(
+static int start_thread(
 	struct lien_inject *inject, struct lien_remote *remote, uint64_t *region, bool *failed)
 {
 	struct stub stub = {.created = -1};
@@ -280,12 +280,24 @@ int lien_inject_start_thread(
 	return fail_create(inject, err, stub.created);
 }
 
-int lien_inject_release(struct lien_remote *remote, uint64_t region)
+int lien_inject_start(struct lien_inject *inject, struct lien_remote *remote, uint64_t *region)
 {
 	const uint32_t left = 1;
-	const struct lien_remote_words words = {STUB_AT(region, left), &left, sizeof(left)};
+	struct lien_remote_words words = {.from = &left, .size = sizeof(left)};
+	bool failed = false;
+	int err;
 
-	return lien_remote_release(remote, region ? &words : NULL);
+	if (!lien_inject_same(inject))
+		err = lien_inject_fail_gone(inject);
+	else if ((err = lien_remote_borrow(remote)))
+		lien_inject_fail(inject, err,
+			"a thread of process %u has no room in its stack: try again", inject->pid);
+	else
+		err = start_thread(inject, remote, region, &failed);
+	words.address = STUB_AT(*region, left);
+	if ((failed || lien_remote_release(remote, err ? NULL : &words)) && !err)
+		err = lien_inject_fail_gone(inject);
+	return err;
 }
 
 /* --- the new thread -------------------------------------------------------------------------- */

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "loader/inject/inject.h"
 
@@ -17,7 +19,7 @@ int main(int argc, char **argv)
 {
 	struct lien_inject_result result;
 	char why[512];
-	int fd, err;
+	int pid, pidfd, fd, err;
 
 	if (argc < 3) {
 		fprintf(stderr, "usage: prog_inject PID LIBRARY [LIMIT_MS]\n");
@@ -28,8 +30,14 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s: %s\n", argv[2], strerror(errno));
 		return 2;
 	}
-	err = lien_inject(strtoul(argv[1], NULL, 10), -1, fd, argc > 3 ? atoi(argv[3]) : LIMIT_MS,
-		&result, why, sizeof(why));
+	pid = atoi(argv[1]);
+	pidfd = syscall(SYS_pidfd_open, pid, 0);
+	if (pidfd < 0) {
+		printf("error %d pidfd_open(%d): %s\n", errno, pid, strerror(errno));
+		return 1;
+	}
+	err = lien_inject(
+		pid, pidfd, fd, argc > 3 ? atoi(argv[3]) : LIMIT_MS, &result, why, sizeof(why));
 	if (err) {
 		printf("error %d %s\n", -err, why);
 		return 1;

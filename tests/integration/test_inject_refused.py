@@ -46,15 +46,6 @@ def sleeping(session, argv, **environment):
 
 
 @case()
-def test_no_process():
-    with Session() as session:
-        refused(4194303, errno.ESRCH, "there is no process")
-        process = session.waits("poll")
-        tid = max(int(tid) for tid in os.listdir("/proc/%d/task" % process.pid))
-        refused(tid, errno.EINVAL, "is a thread of process %d" % process.pid)
-
-
-@case()
 def test_zombie():
     pid = os.fork()
     if not pid:

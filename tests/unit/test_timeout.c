@@ -63,16 +63,24 @@ static struct sum *sum_new(void (*run)(struct lien_timeout_work *work))
 	return sum;
 }
 
-static bool adds(uint32_t pid)
+/* Waits so long if the process is left alone. */
+static bool adds_within(uint32_t pid, unsigned ms)
 {
 	struct sum *sum = sum_new(add);
-	bool done = lien_timeout_run(&sum->work, pid);
+	bool done;
 
+	sum->work.await_ms = ms;
+	done = lien_timeout_run(&sum->work, pid);
 	if (!done)
 		return false;
 	assert_int_equal(sum->sum, 42);
 	free(sum);
 	return true;
+}
+
+static bool adds(uint32_t pid)
+{
+	return adds_within(pid, 0);
 }
 
 /* Work that waits until release_fd is written to. */
@@ -102,7 +110,7 @@ static void release(int *fd, bool *dropped)
 static void test_work_is_done(void **state)
 {
 	(void)state;
-	lien_timeout_set(10000);
+	lien_timeout_limit(10000, UINT32_MAX);
 	for (unsigned i = 0; i < 100; i++)
 		assert_true(adds(PID(i)));
 	assert_true(adds(0)); /* by the caller */
@@ -123,7 +131,7 @@ static void test_files_are_passed(void **state)
 	unsigned i;
 
 	(void)state;
-	lien_timeout_set(10000);
+	lien_timeout_limit(10000, UINT32_MAX);
 	for (i = 0; i < 200; i++) {
 		struct sum *sum = sum_new(open_own);
 		char magic[4];
@@ -152,17 +160,17 @@ static void test_all_waits_together_are_limited(void **state)
 	bool dropped;
 
 	(void)state;
-	lien_timeout_set(10000);
+	lien_timeout_limit(10000, UINT32_MAX);
 	for (unsigned i = 0; i <= PROCESS_MAX + 1; i++) {
-		lien_timeout_allow(30);
+		lien_timeout_limit(10000, 30);
 		get_stuck(PID(3), &release_fd, &dropped);
 		assert_false(adds(PID(4)));
 		release(&release_fd, &dropped);
 	}
-	lien_timeout_allow(10000);
+	lien_timeout_limit(10000, 10000);
 	assert_true(adds(PID(4)));
 	assert_true(adds(PID(3)));
-	lien_timeout_allow(UINT32_MAX);
+	lien_timeout_limit(10000, UINT32_MAX);
 }
 
 static void test_who_is_stuck_is_left_behind(void **state)
@@ -174,13 +182,13 @@ static void test_who_is_stuck_is_left_behind(void **state)
 	(void)state;
 	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
 	lien_timeout_dismiss(); /* the next thread begins with a copy of what is open now */
-	lien_timeout_set(50);
+	lien_timeout_limit(50, UINT32_MAX);
 	get_stuck(PID(1), &release_fd, &dropped);
 	/* It has nothing else of ours open. */
 	close(ends[1]);
 	assert_int_equal(read(ends[0], &byte, 1), 0);
 	close(ends[0]);
-	lien_timeout_set(10000);
+	lien_timeout_limit(10000, UINT32_MAX);
 	assert_false(adds(PID(1)));
 	assert_true(adds(PID(2)));
 	assert_true(adds(getpid()));
@@ -189,16 +197,14 @@ static void test_who_is_stuck_is_left_behind(void **state)
 	assert_true(adds(PID(1))); /* that may happen to anybody, */
 	for (unsigned i = 1; i <= PROCESS_MAX; i++) {
 		assert_true(adds(PID(1)));
-		lien_timeout_set(50);
+		lien_timeout_limit(50, UINT32_MAX);
 		get_stuck(PID(1), &release_fd, &dropped);
 		release(&release_fd, &dropped);
-		lien_timeout_set(10000);
+		lien_timeout_limit(10000, UINT32_MAX);
 	}
 	assert_false(adds(PID(1))); /* but not again and again; */
-	lien_timeout_await(PID(1), 1);
-	assert_false(adds(PID(1)));
-	lien_timeout_await(PID(1), 60000);
-	assert_true(adds(PID(1))); /* later it is tried once more */
+	assert_false(adds_within(PID(1), 1));
+	assert_true(adds_within(PID(1), 60000)); /* later it is tried once more */
 }
 
 static void test_a_user_is_waited_for_some_times_only(void **state)
@@ -208,11 +214,11 @@ static void test_a_user_is_waited_for_some_times_only(void **state)
 	unsigned i;
 
 	(void)state;
-	lien_timeout_set(50);
+	lien_timeout_limit(50, UINT32_MAX);
 	/* The last test's were the others. */
 	for (i = PROCESS_MAX + 1; i < USER_MAX; i++)
 		get_stuck(PID(10 + i), &release_fd[i], &dropped[i]);
-	lien_timeout_set(10000);
+	lien_timeout_limit(10000, UINT32_MAX);
 	assert_false(adds(PID(20)));
 	assert_true(adds(getpid())); /* another user's */
 	for (i = PROCESS_MAX + 1; i < USER_MAX; i++)
@@ -222,7 +228,7 @@ static void test_a_user_is_waited_for_some_times_only(void **state)
 static void test_idle_threads_are_dismissed(void **state)
 {
 	(void)state;
-	lien_timeout_set(10000);
+	lien_timeout_limit(10000, UINT32_MAX);
 	assert_true(adds(getpid()));
 	lien_timeout_dismiss();
 	assert_true(adds(getpid()));
