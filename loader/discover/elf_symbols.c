@@ -34,51 +34,40 @@ enum rank {
 	RANK_EXPORTED,
 };
 
-static int check_header(int fd)
-{
-	Elf64_Ehdr header;
-	ssize_t n = pread(fd, &header, sizeof(header), 0);
-
-	if (n < 0)
-		return -errno;
-	if (n < SELFMAG || memcmp(header.e_ident, ELFMAG, SELFMAG))
-		return -ENOEXEC;
-	if (n < (ssize_t)offsetof(Elf64_Ehdr, e_version))
-		return -EBADMSG;
-	if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB ||
-		header.e_machine != EM_X86_64 ||
-		(header.e_type != ET_DYN && header.e_type != ET_EXEC))
-		return -ENOEXEC;
-	return n < (ssize_t)sizeof(header) ? -EBADMSG : 0;
-}
-
 static bool inside(const struct lien_elf *elf, uint64_t offset, uint64_t length)
 {
 	return offset <= elf->size && length <= elf->size - offset;
 }
 
 /* libelf treats truncated parts as if they had never existed; this detects them. */
-static int check_tables(struct lien_elf *elf)
+static int check(struct lien_elf *elf)
 {
 	GElf_Ehdr header;
+	char magic[SELFMAG];
 	GElf_Phdr segment;
 	size_t sections;
 
-	if (!gelf_getehdr(elf->elf, &header) || elf_getphdrnum(elf->elf, &elf->segments) ||
-		elf_getshdrnum(elf->elf, &sections))
-		return -EBADMSG;
-	if (elf->segments > UINT16_MAX ||
+	if (elf_kind(elf->elf) != ELF_K_ELF)
+		return pread(elf->fd, magic, SELFMAG, 0) == SELFMAG &&
+				       !memcmp(magic, ELFMAG, SELFMAG)
+			       ? -EBADMSG
+			       : -ENOEXEC;
+	if (!gelf_getehdr(elf->elf, &header) || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+		header.e_ident[EI_DATA] != ELFDATA2LSB || header.e_machine != EM_X86_64 ||
+		(header.e_type != ET_DYN && header.e_type != ET_EXEC))
+		return -ENOEXEC;
+	if (elf_getphdrnum(elf->elf, &elf->segments) || elf_getshdrnum(elf->elf, &sections) ||
+		elf->segments > UINT16_MAX ||
 		!inside(elf, header.e_phoff, elf->segments * sizeof(Elf64_Phdr)))
 		return -EBADMSG;
 	if (header.e_shoff && (!sections || sections > SECTION_MAX / sizeof(Elf64_Shdr) ||
 				      !inside(elf, header.e_shoff, sections * sizeof(Elf64_Shdr))))
 		return -EBADMSG;
-	for (size_t i = 0; i < elf->segments; i++) {
-		if (!gelf_getphdr(elf->elf, i, &segment))
+	for (size_t i = 0; i < elf->segments; i++)
+		if (!gelf_getphdr(elf->elf, i, &segment) ||
+			(segment.p_type == PT_LOAD &&
+				!inside(elf, segment.p_offset, segment.p_filesz)))
 			return -EBADMSG;
-		if (segment.p_type == PT_LOAD && !inside(elf, segment.p_offset, segment.p_filesz))
-			return -EBADMSG;
-	}
 	return 0;
 }
 
@@ -92,39 +81,28 @@ int lien_elf_open(int fd, struct lien_elf **out)
 		return -errno;
 	if (!S_ISREG(st.st_mode))
 		return -ENOEXEC;
-	err = check_header(fd);
-	if (err)
-		return err;
 	elf = calloc(1, sizeof(*elf));
 	if (!elf)
 		return -ENOMEM;
 	elf->size = st.st_size;
 	elf->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	if (elf->fd < 0) {
-		err = -errno;
-		goto fail;
-	}
+	err = elf->fd < 0 ? -errno : 0;
 	elf_version(EV_CURRENT);
-	elf->elf = elf_begin(elf->fd, ELF_C_READ, NULL);
-	err = -EBADMSG;
-	if (!elf->elf || elf_kind(elf->elf) != ELF_K_ELF)
-		goto fail;
-	err = check_tables(elf);
-	if (err)
-		goto fail;
+	if (!err) {
+		elf->elf = elf_begin(elf->fd, ELF_C_READ, NULL);
+		err = check(elf);
+	}
+	if (err) {
+		lien_elf_close(elf);
+		return err;
+	}
 	*out = elf;
 	return 0;
-fail:
-	lien_elf_close(elf);
-	return err;
 }
 
 void lien_elf_close(struct lien_elf *elf)
 {
-	if (!elf)
-		return;
-	if (elf->elf)
-		elf_end(elf->elf);
+	elf_end(elf->elf);
 	if (elf->fd >= 0)
 		close(elf->fd);
 	free(elf);
@@ -292,16 +270,22 @@ static int search_names(
 	return err;
 }
 
-/* Finds the first loaded segment with these flags that has this address; NULL: any. */
+/* Finds the first loaded segment with these flags that has this address or, `in_file`, this byte of
+ * the file; NULL: any. */
 static bool find_segment(
-	struct lien_elf *elf, unsigned flags, const uint64_t *address, GElf_Phdr *segment)
+	struct lien_elf *elf, unsigned flags, const uint64_t *at, bool in_file, GElf_Phdr *segment)
 {
-	for (size_t i = 0; i < elf->segments; i++)
-		if (gelf_getphdr(elf->elf, i, segment) && segment->p_type == PT_LOAD &&
-			(segment->p_flags & flags) == flags &&
-			(!address || (*address >= segment->p_vaddr &&
-					     *address - segment->p_vaddr < segment->p_memsz)))
+	for (size_t i = 0; i < elf->segments; i++) {
+		uint64_t start, size;
+
+		if (!gelf_getphdr(elf->elf, i, segment) || segment->p_type != PT_LOAD ||
+			(segment->p_flags & flags) != flags)
+			continue;
+		start = in_file ? segment->p_offset : segment->p_vaddr;
+		size = in_file ? segment->p_filesz : segment->p_memsz;
+		if (!at || (*at >= start && *at - start < size))
 			return true;
+	}
 	return false;
 }
 
@@ -309,7 +293,7 @@ static int function_offset(struct lien_elf *elf, uint64_t address, uint64_t *off
 {
 	GElf_Phdr segment;
 
-	if (!find_segment(elf, PF_X, &address, &segment) ||
+	if (!find_segment(elf, PF_X, &address, false, &segment) ||
 		address - segment.p_vaddr >= segment.p_filesz)
 		return -ENOENT;
 	*offset = address - segment.p_vaddr + segment.p_offset;
@@ -342,8 +326,8 @@ int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value)
 	err = search_names(elf, &lookup, 1, false);
 	if (err)
 		return err;
-	if (!lookup.result || !find_segment(elf, 0, &lookup.file_offset, &segment) ||
-		!find_segment(elf, 0, NULL, &segment))
+	if (!lookup.result || !find_segment(elf, 0, &lookup.file_offset, false, &segment) ||
+		!find_segment(elf, 0, NULL, false, &segment))
 		return -ENOENT;
 	*value = lookup.file_offset - segment.p_vaddr / PAGE * PAGE;
 	return 0;
@@ -353,7 +337,7 @@ int lien_elf_text(struct lien_elf *elf, uint64_t *address, uint64_t *file_offset
 {
 	GElf_Phdr segment;
 
-	if (!find_segment(elf, PF_X, NULL, &segment))
+	if (!find_segment(elf, PF_X, NULL, false, &segment))
 		return -ENOENT;
 	*address = segment.p_vaddr / PAGE * PAGE;
 	*file_offset = segment.p_offset / PAGE * PAGE;
@@ -472,21 +456,6 @@ static int read_at(const struct lien_elf *elf, uint64_t offset, void *to, size_t
 			return n ? -errno : -EBADMSG; /* the file shrank */
 	}
 	return 0;
-}
-
-/* Finds the address that the linker gave this byte of the code. */
-static bool address_of(struct lien_elf *elf, uint64_t offset, uint64_t *address)
-{
-	GElf_Phdr segment;
-
-	for (size_t i = 0; i < elf->segments; i++)
-		if (gelf_getphdr(elf->elf, i, &segment) && segment.p_type == PT_LOAD &&
-			segment.p_flags & PF_X && offset >= segment.p_offset &&
-			offset - segment.p_offset < segment.p_filesz) {
-			*address = offset - segment.p_offset + segment.p_vaddr;
-			return true;
-		}
-	return false;
 }
 
 static int compare_targets(const void *a, const void *b)
@@ -661,9 +630,14 @@ static int search_places(struct lien_elf *elf, struct lien_symbol_lookup *lookup
 	if (!targets.list)
 		return -ENOMEM;
 	for (unsigned i = 0; i < count; i++) {
-		targets.list[targets.count].lookup = &lookups[i];
-		targets.count +=
-			address_of(elf, lookups[i].offset, &targets.list[targets.count].address);
+		struct target *target = &targets.list[targets.count];
+		GElf_Phdr segment;
+
+		target->lookup = &lookups[i];
+		if (!find_segment(elf, PF_X, &lookups[i].offset, true, &segment))
+			continue;
+		target->address = lookups[i].offset - segment.p_offset + segment.p_vaddr;
+		targets.count++;
 	}
 	qsort(targets.list, targets.count, sizeof(*targets.list), compare_targets);
 	while (!err && (section = elf_nextscn(elf->elf, section)))

@@ -8,7 +8,6 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,12 +64,6 @@ int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3)
 	return 0;
 }
 
-/* Returns true for a call during which the process shares its memory with another. */
-static bool is_vfork(long number)
-{
-	return number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
-}
-
 struct thread {
 	pid_t tid;
 	int choice;
@@ -85,22 +78,22 @@ struct threads {
 static void look_at(struct threads *threads, uint32_t pid, pid_t tid)
 {
 	unsigned long long a[4];
-	char path[64], line[256];
+	int choice, fields;
+	char path[64];
 	long number;
-	ssize_t n;
-	int fd, choice;
+	FILE *file;
 
 	snprintf(path, sizeof(path), "/proc/%u/task/%d/syscall", pid, tid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
+	file = fopen(path, "re");
+	if (!file)
 		return;
-	n = read(fd, line, sizeof(line) - 1);
-	close(fd);
-	line[n < 0 ? 0 : n] = 0;
+	fields = fscanf(file, "%ld %llx %llx %llx %llx", &number, &a[0], &a[1], &a[2], &a[3]);
+	fclose(file);
 	threads->all++;
-	if (sscanf(line, "%ld %llx %llx %llx %llx", &number, &a[0], &a[1], &a[2], &a[3]) != 5)
+	if (fields != 5)
 		return; /* "running" */
-	threads->vfork |= is_vfork(number);
+	/* The process shares its memory with another during these. */
+	threads->vfork |= number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
 	choice = lien_inject_choice(number, a[1], a[2], a[3]);
 	if (!choice || threads->count == THREADS_MAX)
 		return;
@@ -133,10 +126,13 @@ static int look(uint32_t pid, struct threads *threads)
 	return 0;
 }
 
-static bool is_unsafe(const struct lien_inject *inject, uint64_t address)
+static bool is_unsafe(const struct lien_inject *inject, uint64_t address, bool allocators)
 {
-	for (unsigned i = 0; i < inject->unsafe_count; i++)
-		if (address >= inject->unsafe[i].start && address < inject->unsafe[i].end)
+	const struct lien_inject_range *range = inject->unsafe;
+
+	for (; range < inject->unsafe + inject->unsafe_count; range++)
+		if ((range->allocator || !allocators) && address >= range->start &&
+			address < range->end)
 			return true;
 	return false;
 }
@@ -155,32 +151,25 @@ static bool is_libcs(const struct lien_inject *inject, uint64_t self, pid_t tid)
 /* Rejects a thread below an allocator that sleeps while it waits for a lock, and one in a signal
  * handler, which may have interrupted malloc(). Stale words on the stack may look like either; then
  * another thread is tried. */
-static bool is_free_word(const struct lien_inject *inject, uint64_t word, unsigned depth)
-{
-	if (word == inject->calls.restore_rt)
-		return false;
-	for (unsigned i = 0; i < inject->unsafe_count && depth < ALLOCATOR_BYTES; i++)
-		if (inject->unsafe[i].allocator && word >= inject->unsafe[i].start &&
-			word < inject->unsafe[i].end)
-			return false;
-	return true;
-}
-
 static bool is_free(const struct lien_inject *inject, const struct user_regs_struct *regs)
 {
 	uint64_t words[PAGE / sizeof(uint64_t)], at = regs->rsp;
 	size_t size;
 
-	if (is_unsafe(inject, regs->rip) ||
+	if (is_unsafe(inject, regs->rip, false) ||
 		lien_inject_read(inject, regs->rsp - FRAME_BYTES, words, sizeof(words[0])))
 		return false;
 	for (; at < regs->rsp + STACK_BYTES; at += size) {
 		size = PAGE - at % PAGE;
 		if (lien_inject_read(inject, at, words, size))
 			return at != regs->rsp;
-		for (unsigned i = 0; i < size / sizeof(words[0]); i++)
-			if (!is_free_word(inject, words[i], at + i * sizeof(words[0]) - regs->rsp))
+		for (unsigned i = 0; i < size / sizeof(words[0]); i++) {
+			bool near = at + i * sizeof(words[0]) < regs->rsp + ALLOCATOR_BYTES;
+
+			if (words[i] == inject->calls.restore_rt ||
+				(near && is_unsafe(inject, words[i], true)))
 				return false;
+		}
 	}
 	return true;
 }

@@ -320,36 +320,29 @@ static int wait_for(struct lien_inject *inject, uint64_t region, uint32_t step, 
 	}
 }
 
-static uint32_t look_for_thread(const struct lien_inject *inject, uint32_t inner)
-{
-	struct dirent *entry;
-	uint32_t tid, found = 0;
-	char path[32];
-	DIR *tasks;
-
-	snprintf(path, sizeof(path), "/proc/%u/task", inject->pid);
-	tasks = opendir(path);
-	while (tasks && !found && (entry = readdir(tasks))) {
-		tid = strtoul(entry->d_name, NULL, 10);
-		if (tid && lien_status_of(inject->pid, tid, "NSpid", 10) == inner)
-			found = tid;
-	}
-	if (tasks)
-		closedir(tasks);
-	return found;
-}
-
 /* Finds a thread of the process by its number there; 0: none. A list read while threads before it
  * end leaves threads out. */
 static uint32_t thread_of(const struct lien_inject *inject, uint32_t inner)
 {
-	uint32_t found = 0;
+	uint32_t tid = inner;
+	struct dirent *entry;
+	char path[32];
+	DIR *tasks;
 
-	if (lien_status_of(inject->pid, inner, "NSpid", 10) == inner)
-		return inner;
-	for (int tries = 0; tries < LISTINGS && !found; tries++)
-		found = look_for_thread(inject, inner);
-	return found;
+	snprintf(path, sizeof(path), "/proc/%u/task", inject->pid);
+	for (int tries = 0; tries <= LISTINGS; tries++) {
+		if (lien_status_of(inject->pid, tid, "NSpid", 10) == inner)
+			return tid;
+		tasks = opendir(path);
+		while (tasks && (entry = readdir(tasks))) {
+			tid = strtoul(entry->d_name, NULL, 10);
+			if (tid && lien_status_of(inject->pid, tid, "NSpid", 10) == inner)
+				break;
+		}
+		if (tasks)
+			closedir(tasks);
+	}
+	return 0;
 }
 
 /* Writes these words for the new thread, which must have reported its number. -ESRCH,
