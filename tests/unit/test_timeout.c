@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -153,6 +154,31 @@ static void test_files_are_passed(void **state)
 	}
 }
 
+/* Its thread has no room for the files, and ends. */
+static void test_work_that_does_not_arrive_is_not_done(void **state)
+{
+	struct rlimit usual, none;
+	struct sum *sum;
+	bool done, dropped = false;
+
+	(void)state;
+	lien_timeout_limit(10000, UINT32_MAX);
+	assert_true(adds(PID(1))); /* there is an idle thread now */
+	sum = sum_new(open_own);
+	sum->dropped = &dropped;
+	sum->work.fds[0] = sum->work.fds[1] = STDIN_FILENO;
+	sum->work.fds_count = 2;
+	getrlimit(RLIMIT_NOFILE, &usual);
+	none = usual;
+	none.rlim_cur = 1; /* poll() needs that */
+	setrlimit(RLIMIT_NOFILE, &none);
+	done = lien_timeout_run(&sum->work, PID(1));
+	setrlimit(RLIMIT_NOFILE, &usual);
+	assert_false(done);
+	assert_true(dropped);
+	assert_true(adds(PID(1)));
+}
+
 /* Whoever uses it up: others are not to blame, and are looked at as soon as there is more. */
 static void test_all_waits_together_are_limited(void **state)
 {
@@ -240,6 +266,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_work_is_done),
 		cmocka_unit_test(test_files_are_passed),
+		cmocka_unit_test(test_work_that_does_not_arrive_is_not_done),
 		cmocka_unit_test(test_all_waits_together_are_limited),
 		cmocka_unit_test(test_who_is_stuck_is_left_behind),
 		cmocka_unit_test(test_a_user_is_waited_for_some_times_only),
