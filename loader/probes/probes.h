@@ -35,7 +35,7 @@ struct lien_probed_file {
 	char build_id[41];
 	uint64_t t_attached; /* CLOCK_MONOTONIC ns: every call from then on is seen */
 	unsigned calls;	     /* number of probed calls */
-	uint32_t user;	     /* user on whose account it is probed (loader/discover/user.h),
+	uint32_t user;	     /* user on whose account it is probed (loader/discover/status.h),
 			      * LIEN_PROBES_SYSTEM or _UNKNOWN */
 	const char *missing[LIEN_CALL_MAX]; /* symbols that the file lacks; NULL-terminated */
 };
