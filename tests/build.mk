@@ -44,8 +44,8 @@ UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, fork.c start.c
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := $(ELF_LIBS)
 UNIT_SRCS_test_gate	     := $(addprefix agent/quiesce/, gate.c gate_make.c gate_use.c holds.c)
-UNIT_SRCS_test_gate_links    := loader/probes/gate_links.c loader/probes/gate_files.c loader/probes/gate_places.c
-UNIT_LIBS_test_gate_links    := -l:libbpf.a -lelf -Wl,--wrap=clock_gettime
+UNIT_SRCS_test_gate_links    := loader/probes/gate_links.c
+UNIT_LIBS_test_gate_links    := -l:libbpf.a -lelf -Wl,--wrap=clock_gettime -Wl,--wrap=bpf_map_lookup_elem
 UNIT_SRCS_test_gated	     := $(UNIT_SRCS_test_calls)
 UNIT_LIBS_test_gated	     := $(ELF_LIBS)
 UNIT_SRCS_test_heap	     := control/plain/heap.c
@@ -75,7 +75,8 @@ UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c)
 UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c control/tag/tag.c \
 	$(addprefix control/driver/, exported.c gate.c genuine.c names.c translate.c \
 	watchdog.c)
-UNIT_SRCS_test_uprobe_single := loader/probes/uprobe_single.c loader/probes/empty_program.c
+UNIT_SRCS_test_uprobe	     := loader/probes/uprobe.c
+UNIT_LIBS_test_uprobe	     := -l:libbpf.a -lelf
 UNIT_SRCS_test_untrusted     := $(UNTRUSTED)
 
 # The two headers cannot be included together: ours goes into a file of its own, its prototypes into

@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "loader/probes/uprobe_multi.h"
+#include "loader/probes/uprobe.h"
 
 #define BIT(cap) (1ull << (cap))
 
@@ -149,8 +149,8 @@ static bool may_attach(bool multi)
 	int program = load(multi), fd = -1;
 
 	if (program >= 0)
-		fd = multi ? lien_uprobe_multi_attach(program, "/proc/self/exe", &offset, &cookie,
-				     1, LIEN_UPROBE_MULTI_ENTRIES)
+		fd = multi ? lien_uprobe_multi_attach(
+				     program, "/proc/self/exe", &offset, &cookie, 1, false, 0)
 			   : probe_one(offset);
 	if (program >= 0)
 		close(program);

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "agent/link/link.h"
-#include "loader/probes/close_later.h"
+#include "loader/probes/uprobe_close.h"
 
 #define AT_ONCE_OF_USER 1
 #define AT_ONCE_OF_ROOT 8
@@ -26,7 +26,6 @@ struct lien_answer {
 	struct lien_source pipe; /* .fd -1: the answer is complete, the copy has yet to be reaped */
 	struct lien_client *client;
 	pid_t copy;
-	bool apart;	 /* it has closed its share of the agent's links */
 	bool any, whole; /* received something; ended with a newline */
 };
 
@@ -67,7 +66,6 @@ static void write_all(int fd, const char *data, size_t size)
 	}
 }
 
-/* Sends one byte when nothing of the agent's is left open here, then the answer. */
 static void __attribute__((noreturn)) make(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request), int to, pid_t agent)
 {
@@ -79,8 +77,7 @@ static void __attribute__((noreturn)) make(struct lien_client *client, json_t *r
 	alarm(LIMIT_S);
 	client->agent->is_copy = true;
 	close_inherited(client);
-	lien_close_inherited_links();
-	write_all(to, "", 1);
+	lien_uprobe_close_inherited();
 	sigemptyset(&end);
 	sigaddset(&end, SIGTERM);
 	sigprocmask(SIG_UNBLOCK, &end, NULL);
@@ -94,13 +91,6 @@ static void __attribute__((noreturn)) make(struct lien_client *client, json_t *r
 
 /* --- in the agent ----------------------------------------------------------------------------- */
 
-static void set_apart(struct lien_answer *answer)
-{
-	if (!answer->apart)
-		lien_close_later_go_on();
-	answer->apart = true;
-}
-
 /* No more data will come. */
 static void close_pipe(struct lien_answer *answer)
 {
@@ -108,7 +98,6 @@ static void close_pipe(struct lien_answer *answer)
 
 	if (answer->pipe.fd < 0)
 		return;
-	set_apart(answer);
 	/* A copy may share the open file, so closing ours does not remove it from the epoll set. */
 	epoll_ctl(client->agent->epoll, EPOLL_CTL_DEL, answer->pipe.fd, NULL);
 	close(answer->pipe.fd);
@@ -154,7 +143,6 @@ static void pipe_ready(struct lien_source *source, uint32_t events)
 		(void *)((char *)source - __builtin_offsetof(struct lien_answer, pipe));
 	static char piece[PIECE];
 	ssize_t n = read(source->fd, piece, sizeof(piece));
-	bool first;
 
 	(void)events;
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -163,13 +151,9 @@ static void pipe_ready(struct lien_source *source, uint32_t events)
 		finish(answer);
 		return;
 	}
-	first = !answer->apart;
-	set_apart(answer);
-	if (n == first)
-		return;
 	answer->any = true;
 	answer->whole = piece[n - 1] == '\n';
-	lien_reply_write(answer->client, piece + first, n - first);
+	lien_reply_write(answer->client, piece, n);
 }
 
 static unsigned most_of(const struct lien_client *client)
@@ -188,14 +172,12 @@ bool lien_answer_start(struct lien_client *client, json_t *request,
 	if (lien_client_answers(client, 0) >= most_of(client) || pipe2(ends, O_CLOEXEC))
 		return false;
 	answer = calloc(1, sizeof(*answer));
-	lien_close_later_hold();
 	if (answer)
 		answer->copy = fork();
 	if (answer && !answer->copy)
 		make(client, request, handle, ends[1], self);
 	close(ends[1]);
 	if (!answer || answer->copy < 0) {
-		lien_close_later_go_on();
 		close(ends[0]);
 		free(answer);
 		return false;
@@ -230,7 +212,6 @@ void lien_answers_stop(struct lien_agent *agent)
 		kill(answer->copy, SIGKILL);
 		LIST_REMOVE(answer, next);
 		waitpid(answer->copy, NULL, 0);
-		set_apart(answer);
 		free(answer);
 	}
 }

@@ -23,7 +23,6 @@
 #include "agent/daemon/select.h"
 #include "agent/processes/sites.h"
 #include "agent/daemon/together.h"
-#include "loader/probes/close_later.h"
 #include "loader/probes/make_link.h"
 
 #define TIMEOUT_MS	10000
@@ -800,14 +799,14 @@ static bool is_costly(const struct lien_agent *agent, const struct request *know
 
 #define QUIET_NS 1000000000ull
 
-/* No process can fork() while the kernel makes or removes probes: the loop would wait. */
+/* No process can fork() while the kernel makes probes: the loop would wait. */
 static bool wait_for_quiet(struct lien_client *client, json_t *request)
 {
 	const uint64_t now = lien_now_ns();
 
 	if (!client->t_quiet)
 		client->t_quiet = now;
-	if (!(lien_close_later_busy() || lien_making_busy()) || now - client->t_quiet > QUIET_NS) {
+	if (!lien_making_busy() || now - client->t_quiet > QUIET_NS) {
 		client->t_quiet = 0;
 		return false;
 	}

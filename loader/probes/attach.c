@@ -15,8 +15,6 @@
 #include "loader/hash.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/probes_internal.h"
-#include "loader/probes/uprobe_close.h"
-#include "loader/probes/code.h"
 #include "loader/discover/untrusted.h"
 
 /* Limit of overlays remembered per file. A forgotten one is found again when the file is mapped. */
@@ -24,103 +22,166 @@
 #define S_NS	    1000000000ull
 #define TOLD_NS	    S_NS /* time that a caller has to fetch the result */
 
-struct lien_attached *lien_attached_new(const char *name)
-{
-	struct lien_attached *attached = calloc(1, sizeof(*attached));
+/* --- files that cannot be probed ---------------------------------------------------------------
+ */
 
-	if (!attached)
-		return NULL;
-	attached->multi[0] = attached->multi[1] = -1;
-	attached->file.user = LIEN_PROBES_UNKNOWN;
-	attached->file.path = lien_library_text(name);
-	if (attached->file.path)
-		return attached;
-	free(attached);
+static bool is_skipped_as(
+	const struct lien_skipped_file *file, const char *path, const struct stat *st)
+{
+	if (!st->st_ino || !file->inode)
+		return st->st_ino == file->inode && !strcmp(file->path, path);
+	return file->device == st->st_dev && file->inode == st->st_ino &&
+	       file->changed.tv_sec == st->st_ctim.tv_sec &&
+	       file->changed.tv_nsec == st->st_ctim.tv_nsec;
+}
+
+static const struct lien_skipped_file *find_skipped(
+	const struct lien_skipped *skipped, const char *path, const struct stat *st)
+{
+	unsigned i;
+
+	for (i = 0; i < skipped->kept; i++)
+		if (is_skipped_as(&skipped->files[i], path, st))
+			return &skipped->files[i];
 	return NULL;
 }
 
-void lien_attached_free(struct lien_attached *attached)
+static const char *reason_of(int err)
+{
+	switch (err) {
+	case -ESPIPE:
+		return "not a regular file";
+	case -ENOEXEC:
+		return "not a library of x86-64";
+	case -EBADMSG:
+		return "damaged: cut off, or its parts are not where its header says";
+	case -ENODATA:
+		return "exports none of the calls that lien traces";
+	case -ETXTBSY:
+		return "a process has rewritten some of its functions in memory, as UCX and some "
+		       "profilers do, and a probe there would crash it (`lien ps` names it); tried "
+		       "again until it has ended";
+	case -EWOULDBLOCK:
+		return "a process holds a lease on it";
+	}
+	return strerror(-err);
+}
+
+/* Returns true if there is room for another file of this user. */
+static bool has_room(const struct lien_skipped *skipped, uint32_t user)
+{
+	unsigned i, of_user = 0;
+
+	for (i = 0; i < skipped->kept; i++)
+		of_user += skipped->files[i].user == user;
+	return skipped->kept < LIEN_SKIPPED_MAX &&
+	       (!user || user == LIEN_PROBES_SYSTEM || of_user < LIEN_SKIPPED_OF_USER);
+}
+
+static const struct lien_skipped_file *add_skipped(struct lien_skipped *skipped, const char *path,
+	const struct stat *st, int err, uint32_t user)
+{
+	struct lien_skipped_file *file = &skipped->files[skipped->kept];
+
+	skipped->count++;
+	if (!has_room(skipped, user))
+		return NULL;
+	file->path = lien_library_text(path);
+	if (!file->path)
+		return NULL;
+	skipped->kept++;
+	file->user = user;
+	file->reason = reason_of(err);
+	file->err = err;
+	file->device = st->st_dev;
+	file->inode = st->st_ino;
+	file->changed = st->st_ctim;
+	return file;
+}
+
+static void remove_skipped(struct lien_skipped *skipped, dev_t device, ino_t inode)
+{
+	struct lien_skipped_file *file = skipped->files;
+	unsigned i;
+
+	for (i = skipped->kept; i-- > 0;) {
+		if (file[i].device != device || file[i].inode != inode)
+			continue;
+		free(file[i].path);
+		memmove(file + i, file + i + 1, (--skipped->kept - i) * sizeof(*file));
+		skipped->count--;
+	}
+}
+
+/* Records the reason, and reports it once. */
+static int skip(
+	struct lien_probes *probes, const char *name, const struct stat *st, int err, uint32_t user)
+{
+	const struct lien_skipped_file *file;
+
+	if (find_skipped(&probes->skipped, name, st))
+		return err;
+	file = add_skipped(&probes->skipped, name, st, err, user);
+	if (file)
+		probes->config.on_skipped(probes->config.context, file);
+	return err;
+}
+
+/* An error for a path in /proc when the process no longer maps the file. */
+static bool is_gone(int err)
+{
+	return err == -ENOENT || err == -ESRCH;
+}
+
+/* Returns true if the contents are not worth reading again. */
+static int refused_before(const struct lien_probes *probes, const char *name, const struct stat *st)
+{
+	const struct lien_skipped_file *file = find_skipped(&probes->skipped, name, st);
+
+	return file && (file->err == -ENOEXEC || file->err == -EBADMSG || file->err == -ENODATA)
+		       ? file->err
+		       : 0;
+}
+
+const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)
+{
+	return &probes->skipped;
+}
+
+bool lien_probes_is_rewritten(const struct lien_probes *probes, ino_t inode)
 {
 	unsigned i;
-	int fd;
 
-	lien_making_abandon(&attached->making);
-	for (i = 0; i < attached->links_count; i++) {
-		/* Otherwise libbpf would disable the event, pinned or not. */
-		if (attached->pins)
-			bpf_link__disconnect(attached->links[i]);
-		/* A second reference: libbpf closes the first. */
-		fd = fcntl(bpf_link__fd(attached->links[i]), F_DUPFD_CLOEXEC, 0);
-		bpf_link__destroy(attached->links[i]);
-		if (fd >= 0)
-			lien_uprobe_close(fd);
-	}
-	for (i = 0; i < 2; i++)
-		if (attached->multi[i] >= 0)
-			lien_uprobe_close(attached->multi[i]);
-	free(attached->file.path);
-	free(attached->aliases);
-	free(attached);
+	for (i = 0; i < probes->skipped.kept; i++)
+		if (probes->skipped.files[i].inode == inode &&
+			probes->skipped.files[i].err == -ETXTBSY)
+			return true;
+	return false;
 }
 
-int lien_attached_add(struct lien_attached_list *list, struct lien_attached *attached)
-{
-	struct lien_attached **items =
-		realloc(list->items, (list->count + 1) * sizeof(*list->items));
+/* --- attaching ---------------------------------------------------------------------------------
+ */
 
-	if (!items)
-		return -ENOMEM;
-	list->items = items;
-	items[list->count++] = attached;
-	return 0;
-}
-
-void lien_attached_clear(struct lien_attached_list *list)
-{
-	while (list->count)
-		lien_attached_free(list->items[--list->count]);
-	free(list->items);
-	list->items = NULL;
-}
-
-static int attach_multi(struct lien_probes *probes, struct lien_attached *attached, int fd,
+/* Returns first: then every call seen at entry is also seen at return. */
+static int begin_links(struct lien_probes *probes, struct lien_attached *attached, int fd,
 	const struct lien_probe_set *set)
 {
 	const unsigned quick = attached->quick;
-	/* Returns first: then every call seen at entry is also seen at return. */
+	const bool each = !probes->multi, returns = quick < set->count;
 	const struct lien_link_request requests[] = {
 		{bpf_program__fd(probes->skel->progs.lien_return), set->offsets + quick,
-			set->cookies + quick, set->count - quick, .how = LIEN_UPROBE_MULTI_RETURNS},
+			set->cookies + quick, set->count - quick, .each = each, .at_return = true},
 		{bpf_program__fd(probes->skel->progs.lien_entry), set->offsets, set->cookies,
-			set->count, .how = LIEN_UPROBE_MULTI_ENTRIES},
+			set->count, .each = each},
 	};
 
-	return lien_making_begin(&attached->making, fd, requests, 2);
-}
-
-static int attach_each(struct lien_probes *probes, struct lien_attached *attached, int fd,
-	const struct lien_probe_set *set)
-{
-	struct bpf_link *link;
-	unsigned i, at_return;
-	char path[32];
-
-	/* Through the open file: the path may lead elsewhere by now. */
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	for (i = 0; i < set->count; i++)
-		for (at_return = i >= attached->quick; at_return + 1 > 0; at_return--) {
-			LIBBPF_OPTS(bpf_uprobe_opts, options, .bpf_cookie = set->cookies[i],
-				.retprobe = at_return);
-
-			link = bpf_program__attach_uprobe_opts(
-				at_return ? probes->skel->progs.lien_return
-					  : probes->skel->progs.lien_entry,
-				-1, path, set->offsets[i], &options);
-			if (!link)
-				return -errno;
-			attached->links[attached->links_count++] = link;
-		}
-	return 0;
+	attached->links_count = each ? 2 * set->count - quick : 1u + returns;
+	attached->links = malloc(attached->links_count * sizeof(*attached->links));
+	if (!attached->links)
+		return -ENOMEM;
+	memset(attached->links, 0xff, attached->links_count * sizeof(*attached->links));
+	return lien_making_begin(
+		&attached->making, fd, returns ? requests : requests + 1, 1 + returns);
 }
 
 /* The pass in which a call is attached. The first pass has no return probes; cuInit comes last. */
@@ -185,28 +246,6 @@ static int find_calls(const struct lien_probes *probes, struct lien_attached *at
 			attached->quick = set->count;
 	}
 	return set->count ? 0 : -ENODATA;
-}
-
-static bool is_shown_by(const struct lien_attached *attached, dev_t device)
-{
-	unsigned i;
-
-	for (i = 0; i < attached->aliases_count; i++)
-		if (attached->aliases[i] == device)
-			return true;
-	return attached->file.device == device;
-}
-
-struct lien_attached *lien_attached_find(
-	const struct lien_probes *probes, dev_t device, ino_t inode)
-{
-	unsigned i;
-
-	for (i = 0; i < probes->files.count; i++)
-		if (probes->files.items[i]->file.inode == inode &&
-			is_shown_by(probes->files.items[i], device))
-			return probes->files.items[i];
-	return NULL;
 }
 
 static void identify(struct lien_probed_file *file, int fd, const struct stat *st)
@@ -306,36 +345,6 @@ static uint64_t hash_probes(const struct lien_probe_set *set)
 	return hash;
 }
 
-/* Records the reason, and reports it once. */
-static int skip(
-	struct lien_probes *probes, const char *name, const struct stat *st, int err, uint32_t user)
-{
-	const struct lien_skipped_file *file;
-
-	if (lien_skipped_find(&probes->skipped, name, st))
-		return err;
-	file = lien_skipped_add(&probes->skipped, name, st, err, user);
-	if (file)
-		probes->config.on_skipped(probes->config.context, file);
-	return err;
-}
-
-/* An error for a path in /proc when the process no longer maps the file. */
-static bool is_gone(int err)
-{
-	return err == -ENOENT || err == -ESRCH;
-}
-
-/* Returns true if the contents are not worth reading again. */
-static int refused_before(const struct lien_probes *probes, const char *name, const struct stat *st)
-{
-	const struct lien_skipped_file *file = lien_skipped_find(&probes->skipped, name, st);
-
-	return file && (file->err == -ENOEXEC || file->err == -EBADMSG || file->err == -ENODATA)
-		       ? file->err
-		       : 0;
-}
-
 /* The account is the system's if the system names the file, otherwise the first user's who asks for
  * it. */
 static void note_user(struct lien_attached *attached, uint32_t user)
@@ -355,7 +364,7 @@ static int add(struct lien_probes *probes, struct lien_attached *attached)
 		return err;
 	lien_keep_links(probes, attached);
 	lien_keep_save(probes);
-	lien_skipped_remove(&probes->skipped, attached->file.device, attached->file.inode);
+	remove_skipped(&probes->skipped, attached->file.device, attached->file.inode);
 	return 0;
 }
 
@@ -366,7 +375,7 @@ static int proceed(struct lien_probes *probes, struct lien_attached *attached)
 	int err = attached->err;
 
 	if (!err && attached->making)
-		err = lien_making_wait(&attached->making, attached->multi);
+		err = lien_making_wait(&attached->making, attached->links);
 	if (err == -EINPROGRESS && lien_attached_add(&probes->attaching, attached))
 		return -ENOMEM;
 	return err ? err : add(probes, attached);
@@ -471,11 +480,7 @@ static int begin(struct lien_probes *probes, enum lien_library library, int fd,
 		goto out;
 	new->file.calls = set.count;
 	new->probes = hash_probes(&set);
-	if (probes->multi)
-		err = attach_multi(probes, new, fd, &set);
-	else
-		err = lien_code_check(fd, set.offsets, set.count, 0)
-			      ?: attach_each(probes, new, fd, &set);
+	err = begin_links(probes, new, fd, &set);
 out:
 	if (!err)
 		*attached = new;
@@ -515,22 +520,6 @@ int lien_probes_attach(struct lien_probes *probes, enum lien_library library, co
 	return err && err != -EINPROGRESS ? skip(probes, name, &st, err, user) : err;
 }
 
-const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)
-{
-	return &probes->skipped;
-}
-
-bool lien_probes_is_rewritten(const struct lien_probes *probes, ino_t inode)
-{
-	unsigned i;
-
-	for (i = 0; i < probes->skipped.kept; i++)
-		if (probes->skipped.files[i].inode == inode &&
-			probes->skipped.files[i].err == -ETXTBSY)
-			return true;
-	return false;
-}
-
 const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index)
 {
 	return index < probes->files.count ? &probes->files.items[index]->file : NULL;
@@ -539,4 +528,19 @@ const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes
 const char *lien_probes_method(const struct lien_probes *probes)
 {
 	return probes->multi ? "uprobe-multi" : "perf";
+}
+
+void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	struct lien_attached *attached = lien_attached_find(probes, device, inode);
+	unsigned i = 0;
+
+	if (!attached)
+		return;
+	while (probes->files.items[i] != attached)
+		i++;
+	take(&probes->files, i);
+	lien_keep_drop(probes, attached);
+	lien_attached_free(attached);
+	lien_keep_save(probes);
 }

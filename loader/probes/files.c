@@ -7,9 +7,7 @@
 #include <time.h>
 
 #include "agent/graph/array.h"
-#include "loader/probes/iterator.h"
-#include "loader/probes/map_each.h"
-#include "loader/probes/probes_internal.h"
+#include "loader/probes/maps.h"
 
 /* Whoever looks at a descriptor, by a system call or in /proc, has a reference while he does. */
 #define LOOKS	3
@@ -149,8 +147,8 @@ static int look(
 	int err;
 
 	*files = (struct lien_files){0};
-	err = lien_iterator_read(
-		probes->files_reader, sizeof(*files->open), (void **)&files->open, &files->count);
+	err = lien_iterator_read(probes->skel->links.lien_files, sizeof(*files->open),
+		(void **)&files->open, &files->count);
 	if (err)
 		return err;
 	look.room = files->count;

@@ -3,15 +3,16 @@
 
 #include <bpf/bpf.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <lien/clock.h>
-#include "loader/probes/close_later.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/probes_internal.h"
+#include "loader/probes/uprobe_close.h"
 #include "loader/discover/untrusted.h"
 
 #define NEVER UINT64_MAX
@@ -43,18 +44,16 @@ bool lien_probes_follows(const struct lien_probes *probes, uint32_t pid)
 	return following && !following->making;
 }
 
-bool lien_probes_process(
-	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process)
+static void pin_name(const struct lien_following *following, char *name, size_t size)
 {
-	return !bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.processes), &pid, process);
+	snprintf(name, size, "link-%u-process", following->number);
 }
 
 static int set_since(struct lien_probes *probes, uint32_t pid, uint64_t start, uint64_t since)
 {
 	struct lien_probe_followed followed = {.start = start, .t_since = since};
 
-	return bpf_map_update_elem(
-		bpf_map__fd(probes->skel->maps.followed), &pid, &followed, BPF_ANY);
+	return bpf_map_update_elem(MAP(probes, followed), &pid, &followed, BPF_ANY);
 }
 
 /* Returns since when an earlier agent's record of the process is valid. That agent's link exists
@@ -63,8 +62,7 @@ static uint64_t since_before(const struct lien_probes *probes, uint32_t pid, uin
 {
 	struct lien_probe_followed followed;
 
-	if (probes->taken_over ||
-		bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.followed), &pid, &followed) ||
+	if (probes->taken_over || bpf_map_lookup_elem(MAP(probes, followed), &pid, &followed) ||
 		followed.start != start)
 		return NEVER;
 	return followed.t_since;
@@ -91,14 +89,13 @@ static int begin(struct lien_probes *probes, const struct lien_attached *attache
 	for (i = 0; i < attached->contexts_count; i++)
 		lien_probe_set_add(&set, &attached->contexts[i], following->number);
 	request = (struct lien_link_request){bpf_program__fd(probes->skel->progs.lien_entry),
-		set.offsets, set.cookies, set.count,
-		.how = LIEN_UPROBE_MULTI_OF_PROCESS(following->pid)};
+		set.offsets, set.cookies, set.count, .pid = following->pid};
 	return lien_making_begin(&following->making, fd, &request, 1);
 }
 
 static void forget(struct lien_probes *probes, struct lien_following *following)
 {
-	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.followed), &following->pid);
+	bpf_map_delete_elem(MAP(probes, followed), &following->pid);
 	*following = probes->following[--probes->following_count];
 }
 
@@ -107,6 +104,7 @@ static void forget(struct lien_probes *probes, struct lien_following *following)
 static int go_on(struct lien_probes *probes, struct lien_following *following)
 {
 	int err = lien_making_wait(&following->making, &following->link);
+	char name[64];
 
 	if (err == -EINPROGRESS)
 		return 0;
@@ -114,7 +112,8 @@ static int go_on(struct lien_probes *probes, struct lien_following *following)
 		forget(probes, following);
 		return err;
 	}
-	lien_keep_following(probes, following);
+	pin_name(following, name, sizeof(name));
+	lien_keep_link(probes, name, following->link, "a link");
 	return following->since == NEVER
 		       ? set_since(probes, following->pid, following->start, lien_clock_ns())
 		       : 0;
@@ -181,12 +180,15 @@ void lien_probes_follow_tick(struct lien_probes *probes,
 void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid)
 {
 	struct lien_following *following = find(probes, pid);
+	char name[64];
 
 	if (!following)
 		return;
-	lien_keep_unfollow(probes, following);
 	lien_making_abandon(&following->making);
 	if (following->link >= 0)
-		lien_close_later(following->link);
+		lien_uprobe_close(following->link);
+	pin_name(following, name, sizeof(name));
+	if (probes->pins)
+		lien_pins_drop(probes->pins, name);
 	forget(probes, following);
 }

@@ -29,8 +29,5 @@ void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid);
 bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid);
 /* Returns true if the process is followed, with its probes in place. */
 bool lien_probes_follows(const struct lien_probes *probes, uint32_t pid);
-/* Reads the kernel side's record of a process; false: there is none. */
-bool lien_probes_process(
-	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process);
 
 #endif

@@ -9,23 +9,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "loader/probes/calls.h"
-#include "loader/probes/gate_files.h"
+#include <lien/thread.h>
 #include "loader/probes/gate_links.h"
-#include "loader/probes/iterator.h"
-#include "loader/probes/map_each.h"
-#include "loader/probes/probes_internal.h"
-#include "loader/probes/threads.h"
+#include "loader/probes/maps.h"
 #include "loader/discover/untrusted.h"
 
 const char *lien_probes_gate_lacks(const struct lien_probes *probes)
 {
 	return probes->gate_lacks;
-}
-
-bool lien_probes_can_gate(const struct lien_probes *probes)
-{
-	return !probes->gate_lacks;
 }
 
 static struct lien_gate *find(const struct lien_probes *probes, uint32_t pid)
@@ -43,23 +34,14 @@ unsigned lien_probes_gates(const struct lien_probes *probes)
 	return probes->gates_count;
 }
 
-static int gates_fd(const struct lien_probes *probes)
-{
-	return bpf_map__fd(probes->skel->maps.gates);
-}
-
-static int gates_all_fd(const struct lien_probes *probes)
-{
-	return bpf_map__fd(probes->skel->maps.gates_all);
-}
-
 bool lien_probes_gate_get(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_gate *gate)
 {
-	return !bpf_map_lookup_elem(gates_fd(probes), &pid, gate);
+	return !bpf_map_lookup_elem(MAP(probes, gates), &pid, gate);
 }
 
-struct lien_gate *lien_gate_add(struct lien_probes *probes, uint32_t pid)
+/* Returns the gate of a process, and makes it if necessary. NULL: out of memory. */
+static struct lien_gate *add(struct lien_probes *probes, uint32_t pid)
 {
 	struct lien_gate *gate = find(probes, pid), *grown;
 
@@ -74,6 +56,24 @@ struct lien_gate *lien_gate_add(struct lien_probes *probes, uint32_t pid)
 	gate->pid = pid;
 	gate->probes = probes;
 	return gate;
+}
+
+static int inherit(void *probes, const void *pid, const void *gate)
+{
+	struct lien_gate *made = add(probes, *(const uint32_t *)pid);
+
+	(void)gate;
+	if (made)
+		made->inherited = true;
+	return 0;
+}
+
+void lien_gate_take(struct lien_probes *probes)
+{
+	if (!probes->pins || !probes->resumed)
+		return;
+	lien_gate_links_take(probes);
+	lien_map_each(probes->skel->maps.gates, inherit, probes);
 }
 
 static int forget(
@@ -98,13 +98,13 @@ int lien_probes_gate_prepare(struct lien_probes *probes, uint32_t pid, uint64_t 
 {
 	struct lien_gate *gate;
 
-	if (!lien_probes_can_gate(probes))
+	if (probes->gate_lacks)
 		return -EOPNOTSUPP;
 	if (exists(probes, pid, start))
 		return 0;
-	bpf_map_delete_elem(gates_fd(probes), &pid);
-	bpf_map_delete_elem(gates_all_fd(probes), &pid);
-	gate = lien_gate_add(probes, pid);
+	bpf_map_delete_elem(MAP(probes, gates), &pid);
+	bpf_map_delete_elem(MAP(probes, gates_all), &pid);
+	gate = add(probes, pid);
 	if (!gate)
 		return -ENOMEM;
 	gate->start = start;
@@ -137,7 +137,7 @@ int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start)
 	/* Entries left by an earlier gate: its probes were removed before the calls returned. */
 	lien_probes_held(probes, forget, find(probes, pid));
 	gate.turn = next_turn(probes);
-	return bpf_map_update_elem(gates_fd(probes), &pid, &gate, BPF_ANY) ? -errno : 1;
+	return bpf_map_update_elem(MAP(probes, gates), &pid, &gate, BPF_ANY) ? -errno : 1;
 }
 
 int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_library library,
@@ -150,7 +150,7 @@ int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_li
 
 	if (!gate)
 		return -ENOENT;
-	if (all && bpf_map_update_elem(gates_all_fd(probes), &pid, &one, BPF_ANY))
+	if (all && bpf_map_update_elem(MAP(probes, gates_all), &pid, &one, BPF_ANY))
 		return -errno;
 	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
@@ -160,15 +160,10 @@ int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_li
 	return err;
 }
 
-bool lien_probes_gate_ready(const struct lien_probes *probes, uint32_t pid)
-{
-	return lien_gate_links_ready(probes, pid);
-}
-
 bool lien_probes_gate_holds(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_shut *range)
 {
-	return !bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.shut), &pid, range);
+	return !bpf_map_lookup_elem(MAP(probes, shut), &pid, range);
 }
 
 int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid,
@@ -181,12 +176,7 @@ int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid,
 		all.low = before->low < all.low ? before->low : all.low;
 		all.high = before->high > all.high ? before->high : all.high;
 	}
-	return bpf_map_update_elem(bpf_map__fd(probes->skel->maps.shut), &pid, &all, BPF_ANY);
-}
-
-static int comms_away_fd(const struct lien_probes *probes)
-{
-	return bpf_map__fd(probes->skel->maps.comms_away);
+	return bpf_map_update_elem(MAP(probes, shut), &pid, &all, BPF_ANY);
 }
 
 static bool is_among(const uint64_t *comms, unsigned count, uint64_t comm)
@@ -213,7 +203,7 @@ static int drop_other(void *context, const void *key, const void *value)
 
 	(void)value;
 	if (comm->pid == away->pid && !is_among(away->comms, away->count, comm->comm))
-		bpf_map_delete_elem(comms_away_fd(away->probes), comm);
+		bpf_map_delete_elem(MAP(away->probes, comms_away), comm);
 	return 0;
 }
 
@@ -224,7 +214,7 @@ void lien_probes_gate_all_comms(struct lien_probes *probes, uint32_t pid)
 	if (!lien_probes_gate_holds(probes, pid, &shut) || !shut.by_comm)
 		return;
 	shut.by_comm = 0;
-	bpf_map_update_elem(bpf_map__fd(probes->skel->maps.shut), &pid, &shut, BPF_EXIST);
+	bpf_map_update_elem(MAP(probes, shut), &pid, &shut, BPF_EXIST);
 }
 
 int lien_probes_gate_comms(
@@ -241,12 +231,11 @@ int lien_probes_gate_comms(
 		return -ENOENT;
 	for (i = 0; i < count && !err; i++) {
 		key.comm = comms[i];
-		if (bpf_map_update_elem(comms_away_fd(probes), &key, &one, BPF_ANY))
+		if (bpf_map_update_elem(MAP(probes, comms_away), &key, &one, BPF_ANY))
 			err = -errno;
 	}
 	shut.by_comm = 1;
-	if (!err &&
-		bpf_map_update_elem(bpf_map__fd(probes->skel->maps.shut), &pid, &shut, BPF_EXIST))
+	if (!err && bpf_map_update_elem(MAP(probes, shut), &pid, &shut, BPF_EXIST))
 		err = -errno;
 	if (err)
 		lien_probes_gate_all_comms(probes, pid);
@@ -260,19 +249,19 @@ bool lien_probes_comm_away(const struct lien_probes *probes, uint32_t pid, uint6
 	const struct lien_probe_comm key = {.comm = comm, .pid = pid};
 	uint32_t value;
 
-	return !bpf_map_lookup_elem(comms_away_fd(probes), &key, &value);
+	return !bpf_map_lookup_elem(MAP(probes, comms_away), &key, &value);
 }
 
 void lien_probes_gate_nccl_alone(struct lien_probes *probes, uint32_t pid)
 {
-	bpf_map_delete_elem(gates_all_fd(probes), &pid);
+	bpf_map_delete_elem(MAP(probes, gates_all), &pid);
 }
 
 int lien_probes_allow(struct lien_probes *probes, const struct lien_probe_pair *key, uint64_t more)
 {
 	const struct lien_probe_allowed allowed = {.left = more};
 
-	return bpf_map_update_elem(bpf_map__fd(probes->skel->maps.allowed), key, &allowed, BPF_ANY);
+	return bpf_map_update_elem(MAP(probes, allowed), key, &allowed, BPF_ANY);
 }
 
 static int take_back(void *probes, const void *key, const void *value)
@@ -280,9 +269,7 @@ static int take_back(void *probes, const void *key, const void *value)
 	const struct lien_probes *of = probes;
 
 	(void)value;
-	return bpf_map_delete_elem(bpf_map__fd(of->skel->maps.allowed), key) && errno != ENOENT
-		       ? -errno
-		       : 0;
+	return bpf_map_delete_elem(MAP(of, allowed), key) && errno != ENOENT ? -errno : 0;
 }
 
 int lien_probes_allow_none(struct lien_probes *probes)
@@ -300,19 +287,14 @@ void lien_probes_ungate(struct lien_probes *probes, uint32_t pid, bool ends)
 			lien_gate_links_end(probes, pid, ends, false);
 		return;
 	}
-	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.shut), &pid);
+	bpf_map_delete_elem(MAP(probes, shut), &pid);
 	lien_map_each(probes->skel->maps.comms_away, drop_other, &none);
-	bpf_map_delete_elem(gates_all_fd(probes), &pid);
-	bpf_map_delete_elem(gates_fd(probes), &pid);
+	bpf_map_delete_elem(MAP(probes, gates_all), &pid);
+	bpf_map_delete_elem(MAP(probes, gates), &pid);
 	lien_probes_held(probes, forget, gate);
 	lien_gate_files_put(probes, gate);
 	lien_gate_links_end(probes, pid, ends, probes->gates_count == 1);
 	*gate = probes->gates[--probes->gates_count];
-}
-
-void lien_probes_gate_tick(struct lien_probes *probes)
-{
-	lien_gate_links_tick(probes);
 }
 
 struct each_held {
@@ -346,7 +328,8 @@ int lien_probes_unheld(const struct lien_probes *probes,
 	void *records;
 	int result;
 
-	result = lien_iterator_read(probes->unheld_reader, sizeof(*found), &records, &count);
+	result = lien_iterator_read(
+		probes->skel->links.lien_unheld, sizeof(*found), &records, &count);
 	found = records;
 	for (i = 0; i < count && !result; i++)
 		result = fn(context, &found[i]);
@@ -359,14 +342,14 @@ bool lien_probes_is_held(const struct lien_probes *probes, uint32_t pid, uint32_
 	struct lien_probe_held_key key = {pid, tid};
 	struct lien_probe_held held;
 
-	return !bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.held), &key, &held);
+	return !bpf_map_lookup_elem(MAP(probes, held), &key, &held);
 }
 
 void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid)
 {
 	struct lien_probe_held_key key = {pid, tid};
 
-	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.held), &key);
+	bpf_map_delete_elem(MAP(probes, held), &key);
 }
 
 uint64_t lien_probes_pair(
@@ -375,7 +358,7 @@ uint64_t lien_probes_pair(
 	struct lien_probe_pair key = {.comm = comm, .pid = pid, .peer = peer * 2 + receives};
 	uint64_t count = 0;
 
-	bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.pairs), &key, &count);
+	bpf_map_lookup_elem(MAP(probes, pairs), &key, &count);
 	return count;
 }
 
@@ -407,10 +390,16 @@ struct each_thread {
 	void *context;
 };
 
-static int visit_thread(void *context, uint32_t ktid, const struct lien_thread *thread)
+static int visit_thread(void *context, const void *ktid, const void *value)
 {
 	const struct each_thread *each = context;
-	struct lien_probe_thread found = {.pid = lien_thread_get(thread, LIEN_THREAD_PID)};
+	const struct thread *thread = value;
+	struct lien_probe_thread found = {.pid = thread->pid,
+		.tid = thread->tid,
+		.inside = thread->depth,
+		.sp = thread->last_sp,
+		.caller = thread->last_caller,
+		.t_counted = thread->t_counted};
 	unsigned i = 0;
 
 	(void)ktid;
@@ -418,18 +407,12 @@ static int visit_thread(void *context, uint32_t ktid, const struct lien_thread *
 		i++;
 	if (i == each->count || !each->turns[i])
 		return 0;
-	found.tid = lien_thread_get(thread, LIEN_THREAD_TID);
-	found.seen = lien_thread_get(thread, LIEN_THREAD_GATE_TURN) + 1 == each->turns[i];
-	found.inside = lien_thread_get(thread, LIEN_THREAD_DEPTH);
-	found.sp = lien_thread_get(thread, LIEN_THREAD_LAST_SP);
-	found.caller = lien_thread_get(thread, LIEN_THREAD_LAST_CALLER);
-	found.t_counted = lien_thread_get(thread, LIEN_THREAD_T_COUNTED);
+	found.seen = thread->gate_turn + 1ull == each->turns[i];
 	if (found.seen) {
-		found.group = lien_thread_get(thread, LIEN_THREAD_GROUP_INSIDE);
-		if (lien_thread_get(thread, LIEN_THREAD_GATE_SP))
-			found.call = lien_thread_get(thread, LIEN_THREAD_GATE_CALL);
+		found.group = thread->group_inside;
+		found.call = thread->gate_sp ? thread->gate_call : 0;
 		found.inside = found.call || found.group;
-		found.t_entered = lien_thread_get(thread, LIEN_THREAD_T_GATE);
+		found.t_entered = thread->t_gate;
 	}
 	return each->fn(each->context, &found);
 }
@@ -447,7 +430,7 @@ int lien_probes_threads(struct lien_probes *probes, const uint32_t *pids, unsign
 	for (i = 0; i < count; i++)
 		if (lien_probes_gate_get(probes, pids[i], &gate))
 			each.turns[i] = gate.turn + 1ull;
-	result = lien_threads_each(probes, visit_thread, &each);
+	result = lien_map_each(probes->skel->maps.threads, visit_thread, &each);
 	free(each.turns);
 	return result;
 }

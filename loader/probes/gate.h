@@ -10,10 +10,14 @@
 
 #include "loader/probes/probes.h"
 
-/* Returns true if this kernel can hold processes back. */
-bool lien_probes_can_gate(const struct lien_probes *probes);
-/* Returns why it cannot, as lien_gate_kernel_lacks(); NULL: it can. */
+/* Returns why this kernel cannot hold processes back, as lien_uprobe_gate_lacks(); NULL: it can. */
 const char *lien_probes_gate_lacks(const struct lien_probes *probes);
+
+static inline bool lien_probes_can_gate(const struct lien_probes *probes)
+{
+	return !lien_probes_gate_lacks(probes);
+}
+
 /*
  * Probes can be attached for the process's gate from now on. `shared`: other gates are made with
  * it, and nobody else uses its libraries, so links that all processes run into cost nobody

@@ -15,12 +15,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <lien/thread.h>
 #include <lien/version.h>
 #include "loader/hash.h"
-#include "loader/probes/gate_links.h"
-#include "loader/probes/keep_state.h"
-
-#define MAPS_MAX 64
+#include "loader/probes/maps.h"
+#include "loader/probes/probes_internal.h"
 
 static void state_path(const char *socket, char *path, size_t size)
 {
@@ -131,15 +130,15 @@ static void mark_pin(uint64_t journal, char *name, size_t size)
 }
 
 /* Returns why the state cannot be taken over, NULL if it can. */
-static const char *unusable(const struct lien_probes *probes, const struct lien_keep_state *state)
+static const char *unusable(
+	const struct lien_probes *probes, const struct lien_attached_state *state)
 {
-	char boot[40], mark[64];
+	char mark[64];
 
-	lien_keep_boot(boot);
 	mark_pin(state->journal, mark, sizeof(mark));
-	if (!boot[0] || strcmp(state->boot, boot))
+	if (state->other_boot)
 		return "the machine was started again since";
-	if (state->pidns != lien_keep_pidns())
+	if (state->other_pidns)
 		return "it counted processes in another pid namespace";
 	if (state->journal != probes->config.journal)
 		return "its journal is another one";
@@ -163,47 +162,42 @@ static bool has_pins(struct lien_probes *probes, const struct lien_attached *att
 
 static int reuse_maps(struct lien_probes *probes)
 {
-	int fds[MAPS_MAX], err = 0;
 	struct bpf_map *map;
-	unsigned n = 0, i = 0;
 	char name[64];
+	int fd, err;
 
 	bpf_object__for_each_map(map, probes->skel->obj)
 	{
-		if (err || !is_kept(map))
+		if (!is_kept(map))
 			continue;
 		map_pin(map, name, sizeof(name));
-		fds[n] = n < MAPS_MAX - 1 ? lien_pins_get(probes->pins, name) : -E2BIG;
-		if (fds[n] < 0)
-			err = fds[n];
-		else
-			n++;
+		fd = lien_pins_get(probes->pins, name);
+		err = fd < 0 ? fd : bpf_map__reuse_fd(map, fd);
+		if (fd >= 0)
+			close(fd);
+		if (err)
+			return err;
 	}
-	bpf_object__for_each_map(map, probes->skel->obj) if (!err && is_kept(map)) err =
-		bpf_map__reuse_fd(map, fds[i++]);
-	while (n)
-		close(fds[--n]);
-	return err;
+	return 0;
 }
 
 /* A link may be pinned without being in the state file: do not reuse its number. */
-static bool note_number(void *context, const char *name)
+static void note_number(void *context, const char *name)
 {
 	struct lien_probes *probes = context;
 	unsigned number;
 
 	if (sscanf(name, "link-%u-", &number) == 1 && number > probes->next_attachment)
 		probes->next_attachment = number;
-	return true;
 }
 
-static void take_attached(struct lien_probes *probes, struct lien_keep_state *state)
+static void take_attached(struct lien_probes *probes, struct lien_attached_state *state)
 {
 	bool same_build = !strcmp(state->build, probes->build), same;
 	unsigned i;
 
-	for (i = 0; i < state->attached.count; i++) {
-		struct lien_attached *attached = state->attached.items[i];
+	for (i = 0; i < state->list.count; i++) {
+		struct lien_attached *attached = state->list.items[i];
 
 		/* That agent may have ended before it had replaced an earlier agent's links. */
 		same = same_build && !attached->old;
@@ -217,20 +211,14 @@ static void take_attached(struct lien_probes *probes, struct lien_keep_state *st
 				 attached))
 			lien_attached_free(attached);
 	}
-	free(state->attached.items);
+	free(state->list.items);
 	probes->next_attachment = state->next_attachment;
 	lien_pins_each(probes->pins, note_number, probes);
 }
 
-static bool drop_all(void *context, const char *name)
-{
-	lien_pins_drop(context, name);
-	return true;
-}
-
 int lien_keep_begin(struct lien_probes *probes)
 {
-	struct lien_keep_state state;
+	struct lien_attached_state state;
 	const char *why = NULL;
 	char path[PATH_MAX];
 	int err;
@@ -247,7 +235,7 @@ int lien_keep_begin(struct lien_probes *probes)
 	probes->journal = probes->config.new_journal;
 	name_build(probes);
 	state_path(probes->config.socket, path, sizeof(path));
-	err = lien_keep_state_read(path, &state);
+	err = lien_attached_read(path, &state);
 	if (!err && probes->config.journal)
 		why = unusable(probes, &state);
 	if (!err && probes->config.journal && !why) {
@@ -261,13 +249,14 @@ int lien_keep_begin(struct lien_probes *probes)
 	if (why)
 		snprintf(probes->problem, sizeof(probes->problem),
 			"what an agent before this one left is not used: %s", why);
-	lien_attached_clear(&state.attached);
+	lien_attached_clear(&state.list);
 	unlink(path);
-	lien_pins_each(probes->pins, drop_all, probes->pins);
+	lien_pins_clear(probes->pins);
 	return 0;
 }
 
-void lien_keep_problem(struct lien_probes *probes, const char *what, int err)
+/* Notes for lien_probes_problem() that something could not be pinned. */
+static void cannot_pin(struct lien_probes *probes, const char *what, int err)
 {
 	snprintf(probes->problem, sizeof(probes->problem), "cannot pin %s in %s: %s", what,
 		lien_pins_folder(probes->pins), strerror(-err));
@@ -290,82 +279,45 @@ void lien_keep_maps(struct lien_probes *probes)
 	}
 	mark_pin(probes->journal, name, sizeof(name));
 	if (!err)
-		err = lien_pins_put(probes->pins, name, bpf_map__fd(probes->skel->maps.counters));
+		err = lien_pins_put(probes->pins, name, MAP(probes, counters));
 	if (!err)
 		return;
-	lien_keep_problem(probes, "maps", err);
+	cannot_pin(probes, "maps", err);
 	lien_pins_remove(probes->pins);
 	probes->pins = NULL;
 }
 
-/* Returns the fd of a link: attachments have either one link per probe or two in all. */
-static int link_fd(const struct lien_attached *attached, unsigned index)
+bool lien_keep_link(struct lien_probes *probes, const char *name, int fd, const char *what)
 {
-	if (attached->links_count)
-		return index < attached->links_count ? bpf_link__fd(attached->links[index]) : -1;
-	return index < 2 ? attached->multi[index] : -1;
+	int err = probes->pins ? lien_pins_put(probes->pins, name, fd) : -ENOENT;
+
+	if (err && probes->pins)
+		cannot_pin(probes, what, err);
+	return !err;
 }
 
 void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached)
 {
 	char name[64];
-	unsigned i;
-	int fd, err;
 
-	if (!probes->pins)
-		return;
-	for (i = 0; (fd = link_fd(attached, i)) >= 0; i++) {
-		link_pin(attached, i, name, sizeof(name));
-		err = lien_pins_put(probes->pins, name, fd);
-		if (err) {
-			lien_keep_problem(probes, attached->file.path, err);
-			while (i--) {
-				link_pin(attached, i, name, sizeof(name));
-				lien_pins_drop(probes->pins, name);
-			}
+	for (; attached->pins < attached->links_count; attached->pins++) {
+		link_pin(attached, attached->pins, name, sizeof(name));
+		if (!lien_keep_link(
+			    probes, name, attached->links[attached->pins], attached->file.path)) {
+			lien_keep_drop(probes, attached);
 			return;
 		}
 	}
-	attached->pins = i;
 }
 
-void lien_keep_drop(struct lien_probes *probes, struct lien_attached *attached, int *fds)
+void lien_keep_drop(struct lien_probes *probes, struct lien_attached *attached)
 {
 	char name[64];
-	unsigned i;
 
-	for (i = 0; probes->pins && i < attached->pins; i++) {
-		link_pin(attached, i, name, sizeof(name));
-		fds[i] = lien_pins_take(probes->pins, name);
+	while (attached->pins) {
+		link_pin(attached, --attached->pins, name, sizeof(name));
+		lien_pins_drop(probes->pins, name);
 	}
-}
-
-static void following_pin(const struct lien_following *following, char *name, size_t size)
-{
-	snprintf(name, size, "link-%u-process", following->number);
-}
-
-void lien_keep_following(struct lien_probes *probes, const struct lien_following *following)
-{
-	char name[64];
-	int err;
-
-	if (!probes->pins)
-		return;
-	following_pin(following, name, sizeof(name));
-	err = lien_pins_put(probes->pins, name, following->link);
-	if (err)
-		lien_keep_problem(probes, "a link", err);
-}
-
-void lien_keep_unfollow(struct lien_probes *probes, const struct lien_following *following)
-{
-	char name[64];
-
-	if (!probes->pins)
-		return;
-	following_pin(following, name, sizeof(name));
-	lien_pins_drop(probes->pins, name);
 }
 
 void lien_keep_save(struct lien_probes *probes)
@@ -376,7 +328,7 @@ void lien_keep_save(struct lien_probes *probes)
 	if (!probes->pins)
 		return;
 	state_path(probes->config.socket, path, sizeof(path));
-	err = lien_keep_state_write(path, probes);
+	err = lien_attached_write(path, probes);
 	if (err)
 		snprintf(probes->problem, sizeof(probes->problem), "cannot write %.160s: %s", path,
 			strerror(-err));
@@ -403,7 +355,6 @@ void lien_probes_unpin(struct lien_probes *probes)
 
 	if (!probes->pins)
 		return;
-	lien_gate_links_stop(probes); /* they have the pins */
 	state_path(probes->config.socket, path, sizeof(path));
 	unlink(path);
 	lien_pins_remove(probes->pins);
@@ -427,4 +378,70 @@ int lien_probes_clean(const char *socket, int (*may)(const char *socket))
 		lien_pins_remove(pins);
 	state_path(socket, path, sizeof(path));
 	return unlink(path) && errno != ENOENT ? -errno : 0;
+}
+
+/* --- finishing ------------------------------------------------------------------------------- */
+
+static bool is_live(const struct lien_probes *probes, unsigned number)
+{
+	unsigned i;
+
+	if (probes->system && probes->system->number == number)
+		return true;
+	for (i = 0; i < probes->files.count; i++)
+		if (probes->files.items[i]->number == number)
+			return true;
+	for (i = 0; i < probes->following_count; i++)
+		if (probes->following[i].number == number)
+			return true;
+	return false;
+}
+
+static void drop_old(void *context, const char *name)
+{
+	struct lien_probes *probes = context;
+	unsigned number;
+
+	if (sscanf(name, "link-%u-", &number) == 1 && !is_live(probes, number))
+		lien_pins_drop(probes->pins, name);
+}
+
+struct strand {
+	struct lien_probes *probes;
+	void (*stranded)(void *context, uint32_t pid, uint64_t start);
+	void *context;
+};
+
+/* A thread in a call whose return no probe will see. Removes the frame as well, because it would
+ * hide later calls from the same place. */
+static int strand(void *context, const void *ktid, const void *value)
+{
+	const struct strand *strand = context;
+	const struct thread *thread = value;
+	unsigned i = 0;
+
+	while (i < thread->depth && i < FRAMES &&
+		is_live(strand->probes, thread->frame[i].attachment))
+		i++;
+	if (i == thread->depth)
+		return 0;
+	strand->stranded(strand->context, thread->pid, thread->start);
+	bpf_map_delete_elem(MAP(strand->probes, threads), ktid);
+	return 0;
+}
+
+int lien_probes_finish_takeover(struct lien_probes *probes,
+	void (*stranded)(void *context, uint32_t pid, uint64_t start), void *context)
+{
+	struct strand what = {probes, stranded, context};
+	int err;
+
+	probes->taken_over = true;
+	if (!probes->resumed)
+		return 0;
+	lien_pins_each(probes->pins, drop_old, probes);
+	lien_attached_clear(&probes->old);
+	err = lien_map_each(probes->skel->maps.threads, strand, &what);
+	lien_keep_save(probes);
+	return err;
 }

@@ -11,21 +11,21 @@
 #include <unistd.h>
 
 #include <lien/clock.h>
-#include "loader/probes/close_later.h"
 #include "loader/probes/code.h"
-#include "loader/probes/uprobe_single.h"
+#include "loader/probes/uprobe.h"
+#include "loader/probes/uprobe_close.h"
 #include "loader/discover/detached.h"
 
 #define STACK  65536
 #define MS     1000000ull
 #define S_NS   1000000000ull
-#define ALWAYS UINT64_MAX
+#define ALWAYS (UINT64_MAX / 2)
 
 struct lien_making {
 	int file_fd;
 	unsigned count, links_count;
 	struct lien_link_request requests[LIEN_LINK_REQUESTS];
-	int *links;
+	int *links; /* behind the places */
 	int err;
 	bool done, abandoned; /* protected by the lock */
 	bool waited;	      /* the caller has waited its full time: the thread may be stuck */
@@ -33,38 +33,23 @@ struct lien_making {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t one_done;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_cond_t one_done = PTHREAD_COND_INITIALIZER;
 static unsigned under_way;
 static uint64_t left_ns = ALWAYS;
-
-static void prepare(void)
-{
-	pthread_condattr_t attr;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&one_done, &attr);
-	pthread_condattr_destroy(&attr);
-}
 
 static unsigned links_of(const struct lien_link_request *request)
 {
 	return request->each ? request->count : 1;
 }
 
-/* The links of a request with `each` are closed one after the other: the kernel does no better. */
 static void discard(struct lien_making *making)
 {
-	unsigned i, first = 0;
+	unsigned i;
 
-	for (i = 0; i < making->count; first += links_of(&making->requests[i]), i++)
-		if (making->requests[i].each)
-			lien_close_all_later(making->links + first, making->requests[i].count);
-		else if (making->links[first] >= 0)
-			lien_close_later(making->links[first]);
+	for (i = 0; i < making->links_count; i++)
+		if (making->links[i] >= 0)
+			lien_uprobe_close(making->links[i]);
 	close(making->file_fd);
-	free(making->links);
 	free(making);
 }
 
@@ -78,47 +63,38 @@ static bool is_abandoned(const struct lien_making *making)
 	return abandoned;
 }
 
-static int make_one(const struct lien_link_request *request, const char *path, unsigned place)
-{
-	return request->each ? lien_uprobe_single_attach(request->program_fd, path,
-				       request->offsets[place], request->cookies[place],
-				       request->how.at_return)
-			     : lien_uprobe_multi_attach(request->program_fd, path, request->offsets,
-				       request->cookies, request->count, request->how);
-}
-
 static int make_request(
-	struct lien_making *making, const struct lien_link_request *request, int *links)
+	const struct lien_making *making, const struct lien_link_request *request, int *links)
 {
 	char path[32];
 	unsigned i;
 
 	/* Through the open file: the path may lead elsewhere by now. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", making->file_fd);
-	for (i = 0; request->count && i < links_of(request); i++) {
-		if (request->each && is_abandoned(making))
+	if (request->count && !request->each) {
+		links[0] = lien_uprobe_multi_attach(request->program_fd, path, request->offsets,
+			request->cookies, request->count, request->at_return, request->pid);
+		return links[0] < 0 ? links[0] : 0;
+	}
+	for (i = 0; i < request->count; i++) {
+		if (is_abandoned(making))
 			return -ECANCELED;
-		links[i] = make_one(request, path, i);
+		links[i] = lien_uprobe_single_attach(request->program_fd, path, request->offsets[i],
+			request->cookies[i], request->at_return);
 		if (links[i] < 0)
 			return links[i];
 	}
 	return 0;
 }
 
-/* The places of one request, at entries, are those of all. */
-static int check_code(const struct lien_making *making)
-{
-	const struct lien_link_request *last = &making->requests[making->count - 1];
-
-	return lien_code_check(making->file_fd, last->offsets, last->count, last->how.pid);
-}
-
 static void make_all(struct lien_making *making)
 {
+	/* The places of one request, at entries, are those of all. */
+	const struct lien_link_request *last = &making->requests[making->count - 1];
 	int *links = making->links;
 	unsigned i;
 
-	making->err = check_code(making);
+	making->err = lien_code_check(making->file_fd, last->offsets, last->count, last->pid);
 	for (i = 0; i < making->count && !making->err; i++) {
 		making->err = make_request(making, &making->requests[i], links);
 		links += links_of(&making->requests[i]);
@@ -132,7 +108,7 @@ static void *run(void *of)
 
 	make_all(making);
 	pthread_mutex_lock(&lock);
-	under_way--;
+	__atomic_sub_fetch(&under_way, 1, __ATOMIC_ACQ_REL);
 	making->done = true;
 	abandoned = making->abandoned;
 	pthread_cond_broadcast(&one_done);
@@ -159,18 +135,12 @@ static struct lien_making *copy_of(const struct lien_link_request *requests, uns
 		places += requests[i].count;
 		links += links_of(&requests[i]);
 	}
-	making = calloc(1, sizeof(*making) + places * 2 * sizeof(making->places[0]));
+	making = calloc(1, sizeof(*making) + places * 2 * sizeof(*to) + links * sizeof(int));
 	if (!making)
 		return NULL;
-	making->links = malloc((links + 1) * sizeof(making->links[0]));
-	if (!making->links) {
-		free(making);
-		return NULL;
-	}
-	memset(making->links, 0xff, (links + 1) * sizeof(making->links[0]));
-	to = making->places;
 	making->count = count;
 	making->links_count = links;
+	to = making->places;
 	for (i = 0; i < count; i++) {
 		making->requests[i] = requests[i];
 		making->requests[i].offsets = to;
@@ -178,6 +148,8 @@ static struct lien_making *copy_of(const struct lien_link_request *requests, uns
 		making->requests[i].cookies = to;
 		to = copy_places(to, requests[i].cookies, requests[i].count);
 	}
+	making->links = (int *)to;
+	memset(making->links, 0xff, links * sizeof(int));
 	return making;
 }
 
@@ -186,52 +158,38 @@ int lien_making_begin(struct lien_making **making, int file_fd,
 {
 	int err;
 
-	pthread_once(&once, prepare);
 	*making = copy_of(requests, count);
 	if (!*making)
 		return -ENOMEM;
 	(*making)->file_fd = fcntl(file_fd, F_DUPFD_CLOEXEC, 0);
 	if ((*making)->file_fd < 0) {
 		err = -errno;
-		free((*making)->links);
 		free(*making);
 		*making = NULL;
 		return err;
 	}
-	pthread_mutex_lock(&lock);
-	under_way++;
-	pthread_mutex_unlock(&lock);
+	__atomic_add_fetch(&under_way, 1, __ATOMIC_ACQ_REL);
 	if (lien_detached_start(STACK, run, *making))
 		run(*making); /* no thread: run it here */
 	return 0;
 }
 
-/* The caller holds the lock. */
-static void wait_for(struct lien_making *making)
+/* Waits for at most what is left of the time. */
+bool lien_making_ready(struct lien_making *making)
 {
 	uint64_t begun = lien_clock_ns(), until = begun + left_ns, waited;
 	struct timespec end = {.tv_sec = until / S_NS, .tv_nsec = until % S_NS};
-
-	if (left_ns != ALWAYS && (!left_ns || making->waited))
-		return;
-	while (!making->done) {
-		if (left_ns == ALWAYS)
-			pthread_cond_wait(&one_done, &lock);
-		else if (pthread_cond_timedwait(&one_done, &lock, &end))
-			break;
-	}
-	waited = lien_clock_ns() - begun;
-	making->waited = !making->done;
-	if (left_ns != ALWAYS)
-		left_ns -= waited < left_ns ? waited : left_ns;
-}
-
-bool lien_making_ready(struct lien_making *making)
-{
 	bool done;
 
 	pthread_mutex_lock(&lock);
-	wait_for(making);
+	if (left_ns && !making->waited) {
+		while (!making->done &&
+			!pthread_cond_clockwait(&one_done, &lock, CLOCK_MONOTONIC, &end))
+			;
+		waited = lien_clock_ns() - begun;
+		making->waited = !making->done;
+		left_ns -= waited < left_ns ? waited : left_ns;
+	}
 	done = making->done;
 	pthread_mutex_unlock(&lock);
 	return done;
@@ -278,10 +236,5 @@ void lien_making_allow(unsigned ms)
 
 bool lien_making_busy(void)
 {
-	bool busy;
-
-	pthread_mutex_lock(&lock);
-	busy = under_way;
-	pthread_mutex_unlock(&lock);
-	return busy;
+	return __atomic_load_n(&under_way, __ATOMIC_ACQUIRE);
 }

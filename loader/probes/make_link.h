@@ -11,18 +11,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "loader/probes/uprobe_multi.h"
-
 struct lien_making;
 
 struct lien_link_request {
 	int program_fd;
 	const uint64_t *offsets, *cookies;
 	unsigned count; /* 0: no link */
-	/* A link for each place (loader/probes/uprobe_single.h), which sees every process. false:
-	 * one for all of them (loader/probes/uprobe_multi.h). */
+	/* A link for each place, which sees every process. false: one for all of them. */
 	bool each;
-	struct lien_uprobe_multi_how how;
+	bool at_return;
+	uint32_t pid; /* 0: every process */
 };
 
 #define LIEN_LINK_REQUESTS 2
@@ -44,7 +42,7 @@ bool lien_making_ready(struct lien_making *making);
 void lien_making_abandon(struct lien_making **making);
 
 /* Limits the time that lien_making_wait() waits from now on, in total; it waits only once for a
- * link that takes longer. The default is no limit. Applies to the calling thread. */
+ * link that takes longer. The default is no limit. For the thread that waits. */
 void lien_making_allow(unsigned ms);
 /* Returns true while links are being made. fork() blocks in every process for much of that time. */
 bool lien_making_busy(void);

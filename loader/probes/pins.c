@@ -140,16 +140,6 @@ bool lien_pins_has(const struct lien_pins *pins, const char *name)
 	return !access(path, F_OK);
 }
 
-int lien_pins_take(struct lien_pins *pins, const char *name)
-{
-	int fd = lien_pins_get(pins, name);
-	char path[512];
-
-	path_of(pins, name, path, sizeof(path));
-	unlink(path);
-	return fd;
-}
-
 void lien_pins_drop(struct lien_pins *pins, const char *name)
 {
 	char path[512];
@@ -159,29 +149,31 @@ void lien_pins_drop(struct lien_pins *pins, const char *name)
 }
 
 void lien_pins_each(
-	struct lien_pins *pins, bool (*fn)(void *context, const char *name), void *context)
+	struct lien_pins *pins, void (*fn)(void *context, const char *name), void *context)
 {
 	DIR *folder = opendir(pins->folder);
 	struct dirent *entry;
 
 	while (folder && (entry = readdir(folder)))
-		if (entry->d_name[0] != '.' && !fn(context, entry->d_name))
-			break;
+		if (entry->d_name[0] != '.')
+			fn(context, entry->d_name);
 	if (folder)
 		closedir(folder);
 }
 
-static bool drop(void *context, const char *name)
+static void drop(void *pins, const char *name)
 {
-	lien_pins_drop(context, name);
-	return true;
+	lien_pins_drop(pins, name);
+}
+
+void lien_pins_clear(struct lien_pins *pins)
+{
+	lien_pins_each(pins, drop, pins);
 }
 
 void lien_pins_remove(struct lien_pins *pins)
 {
-	if (!pins)
-		return;
-	lien_pins_each(pins, drop, pins);
+	lien_pins_clear(pins);
 	rmdir(pins->folder);
 	rmdir(ROOT); /* succeeds only when it is empty */
 	lien_pins_close(pins);

@@ -19,6 +19,8 @@ struct lien_pins;
 int lien_pins_open(struct lien_pins **out, const char *socket, bool make);
 /* Unlocks the folder; the pins stay. pins may be NULL. */
 void lien_pins_close(struct lien_pins *pins);
+/* Removes all pins. */
+void lien_pins_clear(struct lien_pins *pins);
 /* Removes all pins and the folder, and closes it. */
 void lien_pins_remove(struct lien_pins *pins);
 
@@ -29,13 +31,11 @@ int lien_pins_put(struct lien_pins *pins, const char *name, int fd);
 /* Returns an fd of the map or link, which the caller closes; -ENOENT. */
 int lien_pins_get(const struct lien_pins *pins, const char *name);
 bool lien_pins_has(const struct lien_pins *pins, const char *name);
-/* Removes the name. Returns an fd of the map or link, which the caller closes, or -errno. */
-int lien_pins_take(struct lien_pins *pins, const char *name);
 /* Removes the name. A link that nobody else has open is detached a little later, by a kernel thread
  * (loader/probes/uprobe_close.h). */
 void lien_pins_drop(struct lien_pins *pins, const char *name);
-/* Calls fn for each name until it returns false; fn may drop that name. */
+/* Calls fn, which may drop that name, for each name. */
 void lien_pins_each(
-	struct lien_pins *pins, bool (*fn)(void *context, const char *name), void *context);
+	struct lien_pins *pins, void (*fn)(void *context, const char *name), void *context);
 
 #endif

@@ -12,14 +12,12 @@
 #include <unistd.h>
 
 #include "loader/discover/elf_symbols.h"
-#include "loader/probes/gate_kernel.h"
 #include "loader/probes/gate_links.h"
 #include "loader/probes/make_link.h"
-#include "loader/probes/map_each.h"
-#include "loader/probes/probes_internal.h"
+#include "loader/probes/maps.h"
 #include "loader/discover/untrusted.h"
+#include "loader/probes/uprobe.h"
 #include "loader/probes/uprobe_close.h"
-#include "loader/probes/uprobe_multi.h"
 
 static int on_record(void *context, void *data, size_t size)
 {
@@ -74,56 +72,60 @@ unsigned lien_probes_exports_max(const struct lien_probes *probes)
 	return bpf_map__max_entries(probes->skel->maps.export_slots) / 3 / 8;
 }
 
+/* Chooses how to attach, as far as the kernel and the configuration permit. */
+static void choose(struct lien_probes *probes)
+{
+	struct trace_bpf *skel = probes->skel;
+	struct bpf_program *const uprobes[] = {skel->progs.lien_entry, skel->progs.lien_return,
+		skel->progs.lien_gate_entry, skel->progs.lien_gate_return};
+	unsigned i;
+
+	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
+	probes->can_follow = probes->multi && !probes->config.no_bound &&
+			     lien_uprobe_multi_of_process_supported();
+	probes->gate_lacks = lien_uprobe_gate_lacks(probes->multi);
+	skel->rodata->lien_all_contexts = !probes->can_follow;
+	for (i = 0; probes->multi && i < sizeof(uprobes) / sizeof(uprobes[0]); i++)
+		bpf_program__set_expected_attach_type(uprobes[i], LIEN_UPROBE_MULTI_TYPE);
+}
+
 static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 {
+	struct trace_bpf *skel;
 	struct stat pidns;
 	uint32_t threads;
 	int err;
 
 	if (stat("/proc/self/ns/pid", &pidns))
 		return explain(-errno, "cannot read /proc/self/ns/pid", error, size);
-	probes->skel = trace_bpf__open();
-	if (!probes->skel)
+	skel = probes->skel = trace_bpf__open();
+	if (!skel)
 		return explain(-errno, "cannot open the BPF programs", error, size);
-	probes->skel->rodata->lien_pidns = pidns.st_ino;
+	skel->rodata->lien_pidns = pidns.st_ino;
 	if (probes->config.ring_bytes)
-		bpf_map__set_max_entries(probes->skel->maps.events, probes->config.ring_bytes);
-	threads = bpf_map__max_entries(probes->skel->maps.threads);
+		bpf_map__set_max_entries(skel->maps.events, probes->config.ring_bytes);
+	threads = bpf_map__max_entries(skel->maps.threads);
 	if (probes->config.threads) {
-		bpf_map__set_max_entries(probes->skel->maps.threads, probes->config.threads);
-		bpf_map__set_max_entries(probes->skel->maps.held, probes->config.threads);
+		bpf_map__set_max_entries(skel->maps.threads, probes->config.threads);
+		bpf_map__set_max_entries(skel->maps.held, probes->config.threads);
 	}
-	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
-	probes->can_follow = probes->multi && !probes->config.no_bound &&
-			     lien_uprobe_multi_of_process_supported();
-	probes->gate_lacks = lien_gate_kernel_lacks(probes->multi);
-	probes->skel->rodata->lien_all_contexts = !probes->can_follow;
-	if (probes->multi) {
-		bpf_program__set_expected_attach_type(
-			probes->skel->progs.lien_entry, LIEN_UPROBE_MULTI_TYPE);
-		bpf_program__set_expected_attach_type(
-			probes->skel->progs.lien_return, LIEN_UPROBE_MULTI_TYPE);
-		bpf_program__set_expected_attach_type(
-			probes->skel->progs.lien_gate_entry, LIEN_UPROBE_MULTI_TYPE);
-		bpf_program__set_expected_attach_type(
-			probes->skel->progs.lien_gate_return, LIEN_UPROBE_MULTI_TYPE);
-	}
+	choose(probes);
 	err = lien_keep_begin(probes);
 	if (err)
 		return explain(err,
 			"cannot go on with the pinned maps, which `lien agent --clean` removes",
 			error, size);
-	set_room(probes->skel, threads);
-	err = trace_bpf__load(probes->skel);
+	set_room(skel, threads);
+	err = trace_bpf__load(skel);
 	if (err)
 		return explain(err, "the kernel refused the BPF programs", error, size);
-	probes->images_reader = bpf_program__attach_iter(probes->skel->progs.lien_images, NULL);
-	probes->files_reader = bpf_program__attach_iter(probes->skel->progs.lien_files, NULL);
-	probes->unheld_reader = bpf_program__attach_iter(probes->skel->progs.lien_unheld, NULL);
-	if (!probes->images_reader || !probes->files_reader || !probes->unheld_reader)
+	skel->links.lien_images = bpf_program__attach_iter(skel->progs.lien_images, NULL);
+	skel->links.lien_files = bpf_program__attach_iter(skel->progs.lien_files, NULL);
+	skel->links.lien_unheld = bpf_program__attach_iter(skel->progs.lien_unheld, NULL);
+	if (!skel->links.lien_images || !skel->links.lien_files || !skel->links.lien_unheld)
 		return explain(-errno, "cannot iterate over processes", error, size);
 	lien_keep_maps(probes);
-	lien_keep_take_gates(probes);
+	lien_gate_take(probes);
 	return 0;
 }
 
@@ -132,39 +134,67 @@ static int attach_system(struct lien_probes *probes, char *error, size_t size)
 	struct trace_bpf *skel = probes->skel;
 	struct {
 		struct bpf_program *program;
-		const char *name;
+		const char *tracepoint, *name;
 	} parts[] = {
-		{skel->progs.lien_exec, "process exec"},
-		{skel->progs.lien_exit, "process exit"},
-		{skel->progs.lien_fork, "process fork"},
-		{skel->progs.lien_mmap_exit, "mmap"},
+		{skel->progs.lien_exec, "sched_process_exec", "process exec"},
+		{skel->progs.lien_exit, "sched_process_exit", "process exit"},
+		{skel->progs.lien_fork, "sched_process_fork", "process fork"},
+		{skel->progs.lien_mmap_exit, "sys_exit", "mmap"},
 	};
 	struct lien_attached *system;
-	struct bpf_link *link;
 	char what[64];
 	unsigned i;
+	int fd;
 
 	if (probes->system)
 		return 0;
 	system = probes->system = lien_attached_new("tracepoints");
-	if (!system)
+	if (system)
+		system->links = calloc(sizeof(parts) / sizeof(parts[0]), sizeof(int));
+	if (!system || !system->links)
 		return explain(-ENOMEM, "cannot attach to tracepoints", error, size);
 	system->number = ++probes->next_attachment;
 	for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-		link = bpf_program__attach(parts[i].program);
-		if (!link) {
+		fd = bpf_raw_tracepoint_open(
+			parts[i].tracepoint, bpf_program__fd(parts[i].program));
+		if (fd < 0) {
 			snprintf(what, sizeof(what), "cannot attach to the tracepoint of %s",
 				parts[i].name);
-			return explain(-errno, what, error, size);
+			return explain(fd, what, error, size);
 		}
-		system->links[system->links_count++] = link;
+		system->links[system->links_count++] = fd;
 	}
 	lien_keep_links(probes, system);
 	return 0;
 }
 
-static int map_positions(struct lien_probes *probes);
-static void unmap_positions(struct lien_probes *probes);
+/* The first page of a ring has the reader's position, the second one the writer's. */
+static int map_positions(struct lien_probes *probes)
+{
+	int fd = MAP(probes, events);
+	size_t page = sysconf(_SC_PAGESIZE);
+	void *consumed, *produced;
+
+	consumed = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, 0);
+	if (consumed == MAP_FAILED)
+		return -errno;
+	probes->consumed = consumed;
+	produced = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, page);
+	if (produced == MAP_FAILED)
+		return -errno;
+	probes->produced = produced;
+	return 0;
+}
+
+static void unmap_positions(struct lien_probes *probes)
+{
+	size_t page = sysconf(_SC_PAGESIZE);
+
+	if (probes->consumed)
+		munmap((void *)probes->consumed, page);
+	if (probes->produced)
+		munmap((void *)probes->produced, page);
+}
 
 int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *config, char *error,
 	size_t error_size)
@@ -180,8 +210,7 @@ int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *
 	err = open_and_load(probes, error, error_size);
 	if (err)
 		goto failed;
-	probes->ring =
-		ring_buffer__new(bpf_map__fd(probes->skel->maps.events), on_record, probes, NULL);
+	probes->ring = ring_buffer__new(MAP(probes, events), on_record, probes, NULL);
 	if (!probes->ring) {
 		err = explain(-errno, "cannot map the ring buffer", error, error_size);
 		goto failed;
@@ -224,11 +253,9 @@ void lien_probes_close(struct lien_probes *probes)
 	if (probes->system)
 		lien_attached_free(probes->system);
 	lien_pins_close(probes->pins);
-	lien_skipped_clear(&probes->skipped);
+	for (i = 0; i < probes->skipped.kept; i++)
+		free(probes->skipped.files[i].path);
 	lien_images_free(&probes->images);
-	bpf_link__destroy(probes->images_reader);
-	bpf_link__destroy(probes->files_reader);
-	bpf_link__destroy(probes->unheld_reader);
 	unmap_positions(probes);
 	ring_buffer__free(probes->ring);
 	trace_bpf__destroy(probes->skel);
@@ -247,34 +274,6 @@ int lien_probes_consume(struct lien_probes *probes)
 	return n == -EAGAIN ? 1 : n < 0 ? n : 0;
 }
 
-/* The first page of a ring has the reader's position, the second one the writer's. */
-static int map_positions(struct lien_probes *probes)
-{
-	int fd = bpf_map__fd(probes->skel->maps.events);
-	size_t page = sysconf(_SC_PAGESIZE);
-	void *consumed, *produced;
-
-	consumed = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, 0);
-	if (consumed == MAP_FAILED)
-		return -errno;
-	probes->consumed = consumed;
-	produced = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, page);
-	if (produced == MAP_FAILED)
-		return -errno;
-	probes->produced = produced;
-	return 0;
-}
-
-static void unmap_positions(struct lien_probes *probes)
-{
-	size_t page = sysconf(_SC_PAGESIZE);
-
-	if (probes->consumed)
-		munmap((void *)probes->consumed, page);
-	if (probes->produced)
-		munmap((void *)probes->produced, page);
-}
-
 uint64_t lien_probes_produced(const struct lien_probes *probes)
 {
 	return __atomic_load_n(probes->produced, __ATOMIC_ACQUIRE);
@@ -290,13 +289,13 @@ uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_c
 	uint32_t key = counter;
 	uint64_t value = 0;
 
-	bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.counters), &key, &value);
+	bpf_map_lookup_elem(MAP(probes, counters), &key, &value);
 	return value;
 }
 
 bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count)
 {
-	int fd = bpf_map__fd(probes->skel->maps.lost);
+	int fd = MAP(probes, lost);
 
 	return !bpf_map_get_next_key(fd, NULL, pid) && !bpf_map_lookup_elem(fd, pid, count);
 }
@@ -305,9 +304,7 @@ uint64_t lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid, uint64
 {
 	uint64_t all;
 
-	return bpf_map_lookup_and_delete_elem(bpf_map__fd(probes->skel->maps.lost), &pid, &all)
-		       ? 0
-		       : all - count;
+	return bpf_map_lookup_and_delete_elem(MAP(probes, lost), &pid, &all) ? 0 : all - count;
 }
 
 bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
@@ -315,7 +312,7 @@ bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint
 {
 	struct lien_probe_comm key = {.comm = comm, .pid = pid};
 
-	return !bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.traffic), &key, traffic);
+	return !bpf_map_lookup_elem(MAP(probes, traffic), &key, traffic);
 }
 
 struct each_comm {
@@ -341,59 +338,99 @@ int lien_probes_traffic(struct lien_probes *probes,
 	return lien_map_each(probes->skel->maps.traffic, visit_comm, &each);
 }
 
+/* --- processes -------------------------------------------------------------------------------- */
+
+void lien_images_free(struct lien_images *images)
+{
+	free(images->image);
+	memset(images, 0, sizeof(*images));
+}
+
+static int by_pid(const void *a, const void *b)
+{
+	const struct lien_probe_image *x = a, *y = b;
+
+	return (x->pid > y->pid) - (x->pid < y->pid);
+}
+
+static int read_images(struct lien_images *images, const struct bpf_link *iterator)
+{
+	void *found;
+	int err;
+
+	lien_images_free(images);
+	err = lien_iterator_read(iterator, sizeof(images->image[0]), &found, &images->count);
+	images->image = found;
+	if (images->count)
+		qsort(images->image, images->count, sizeof(images->image[0]), by_pid);
+	return err;
+}
+
+static const struct lien_probe_image *image_of(const struct lien_images *images, unsigned pid)
+{
+	struct lien_probe_image key = {.pid = pid};
+
+	return images->count ? bsearch(&key, images->image, images->count, sizeof(key), by_pid)
+			     : NULL;
+}
+
+/* As last read, or, if it is not among those, as it is now. */
+static const struct lien_probe_image *known_image(struct lien_probes *probes, uint32_t pid)
+{
+	const struct lien_probe_image *image = image_of(&probes->images, pid);
+
+	if (!image && !read_images(&probes->images, probes->skel->links.lien_images))
+		image = image_of(&probes->images, pid);
+	return image;
+}
+
 uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid)
 {
-	uint64_t start = lien_images_find(&probes->images, pid);
+	const struct lien_probe_image *image = known_image(probes, pid);
 
-	if (start)
-		return start;
-	return lien_images_read(&probes->images, probes->images_reader)
-		       ? 0
-		       : lien_images_find(&probes->images, pid);
+	return image ? image->start : 0;
+}
+
+bool lien_probes_process(
+	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process)
+{
+	return !bpf_map_lookup_elem(MAP(probes, processes), &pid, process);
 }
 
 bool lien_probes_is_another(
 	struct lien_probes *probes, uint32_t pid, uint64_t start, struct lien_images *images)
 {
-	int fd = bpf_map__fd(probes->skel->maps.processes);
+	const struct lien_probe_image *image;
 	struct lien_probe_process known;
-	uint64_t now;
 
-	if (!bpf_map_lookup_elem(fd, &pid, &known) && known.start == start)
+	if (lien_probes_process(probes, pid, &known) && known.start == start)
 		return false;
-	if (!images->count && lien_images_read(images, probes->images_reader))
+	if (!images->count && read_images(images, probes->skel->links.lien_images))
 		return false;
-	now = lien_images_find(images, pid);
-	return now && now != start;
-}
-
-static uint64_t account_of(struct lien_probes *probes, uint32_t pid)
-{
-	const struct lien_probe_image *image = lien_images_of(&probes->images, pid);
-
-	if (!image && !lien_images_read(&probes->images, probes->images_reader))
-		image = lien_images_of(&probes->images, pid);
-	return image ? image->account : LIEN_ACCOUNT_UNKNOWN;
+	image = image_of(images, pid);
+	return image && image->start != start;
 }
 
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)
 {
-	int fd = bpf_map__fd(probes->skel->maps.processes);
+	const struct lien_probe_image *image;
 	struct lien_probe_process process;
 
 	/* Keeps what an earlier agent or the kernel side recorded. */
-	if (bpf_map_lookup_elem(fd, &pid, &process) || process.start != start)
-		process = (struct lien_probe_process){
-			.start = start, .account = account_of(probes, pid), .entered = 1};
+	if (!lien_probes_process(probes, pid, &process) || process.start != start) {
+		image = known_image(probes, pid);
+		process = (struct lien_probe_process){.start = start,
+			.account = image ? image->account : LIEN_ACCOUNT_UNKNOWN,
+			.entered = 1};
+	}
 	process.announced = 1;
-	return bpf_map_update_elem(fd, &pid, &process, BPF_ANY);
+	return bpf_map_update_elem(MAP(probes, processes), &pid, &process, BPF_ANY);
 }
 
 int lien_probes_set_control(
 	struct lien_probes *probes, uint32_t pid, const struct lien_probe_control *control)
 {
-	return bpf_map_update_elem(
-		bpf_map__fd(probes->skel->maps.controls), &pid, control, BPF_ANY);
+	return bpf_map_update_elem(MAP(probes, controls), &pid, control, BPF_ANY);
 }
 
 /* Computes the place of lien_control_state relative to the mapped code. */
@@ -419,12 +456,12 @@ void lien_probes_remove_control_file(struct lien_probes *probes, ino_t inode)
 {
 	uint64_t key = inode;
 
-	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.control_files), &key);
+	bpf_map_delete_elem(MAP(probes, control_files), &key);
 }
 
 void lien_probes_forget_control_files(struct lien_probes *probes)
 {
-	int fd = bpf_map__fd(probes->skel->maps.control_files);
+	int fd = MAP(probes, control_files);
 	uint64_t inode;
 
 	while (!bpf_map_get_next_key(fd, NULL, &inode) && !bpf_map_delete_elem(fd, &inode))
@@ -446,6 +483,5 @@ int lien_probes_add_control_file(struct lien_probes *probes, const char *path, i
 	if (err)
 		return err;
 	inode = *number = st.st_ino;
-	return bpf_map_update_elem(
-		bpf_map__fd(probes->skel->maps.control_files), &inode, &layout, BPF_ANY);
+	return bpf_map_update_elem(MAP(probes, control_files), &inode, &layout, BPF_ANY);
 }

@@ -12,9 +12,7 @@
 
 #include <lien/event.h>
 #include <lien/probe.h>
-#include "loader/probes/images.h"
 #include "loader/discover/libraries.h"
-#include "loader/probes/skipped.h"
 
 struct lien_probes;
 
@@ -38,6 +36,38 @@ struct lien_probed_file {
 	uint32_t user;	     /* user on whose account it is probed (loader/discover/status.h),
 			      * LIEN_PROBES_SYSTEM or _UNKNOWN */
 	const char *missing[LIEN_CALL_MAX]; /* symbols that the file lacks; NULL-terminated */
+};
+
+/*
+ * Files that are named like one of our libraries and cannot be probed, each with the reason:
+ * reported once, and kept for `lien status`. Processes choose these names, so there can be any
+ * number: the first ones of each user are kept and the rest is counted.
+ */
+#define LIEN_SKIPPED_MAX     64 /* entries kept in all, */
+#define LIEN_SKIPPED_OF_USER 8	/* and for one user who is neither root nor the system */
+
+struct lien_skipped_file {
+	char *path;
+	const char *reason;
+	int err;
+	dev_t device;
+	ino_t inode; /* 0: not even stat() worked */
+	struct timespec changed;
+	uint32_t user; /* user of the process that mapped it */
+};
+
+struct lien_skipped {
+	struct lien_skipped_file files[LIEN_SKIPPED_MAX];
+	unsigned kept, count; /* count: includes those not kept */
+};
+
+/*
+ * The program that each process runs, as counted by the kernel (LIEN_START() of
+ * include/lien/probe.h), and its account. Read by an iterator over all processes. Begins as zeros.
+ */
+struct lien_images {
+	struct lien_probe_image *image; /* sorted by pid */
+	unsigned count;
 };
 
 struct lien_probes_config {
@@ -159,10 +189,14 @@ int lien_probes_traffic(struct lien_probes *probes,
 /* Returns the kernel side's name of the program that a process runs (LIEN_START()); 0: it cannot be
  * determined, or there is no such process. */
 uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid);
+/* Reads the kernel side's record of a process; false: there is none. */
+bool lien_probes_process(
+	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process);
 /* Returns true if that pid runs another program than the one known by `start`. Reads *images if it
  * is needed and empty. */
 bool lien_probes_is_another(
 	struct lien_probes *probes, uint32_t pid, uint64_t start, struct lien_images *images);
+void lien_images_free(struct lien_images *images);
 /* Tells the kernel side about a process that ran before it was watched: see struct
  * lien_probe_process. */
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start);

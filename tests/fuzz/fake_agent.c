@@ -84,11 +84,6 @@ bool lien_making_busy(void)
 	return fake_now % 11 == 0;
 }
 
-bool lien_close_later_busy(void)
-{
-	return fake_now % 7 == 0;
-}
-
 uint64_t lien_proc_start(uint32_t pid)
 {
 	return process(pid)->start;
@@ -365,12 +360,6 @@ bool lien_probes_gate_holds(
 {
 	(void)probes, (void)pid, (void)range;
 	return false;
-}
-
-bool lien_probes_can_gate(const struct lien_probes *probes)
-{
-	(void)probes;
-	return true;
 }
 
 const char *lien_probes_gate_lacks(const struct lien_probes *probes)

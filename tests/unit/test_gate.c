@@ -112,10 +112,10 @@ int lien_maps_open_path(pid_t pid, const struct lien_maps_entry *entry, char *pa
 	return 0;
 }
 
-bool lien_probes_can_gate(const struct lien_probes *probes)
+const char *lien_probes_gate_lacks(const struct lien_probes *probes)
 {
 	(void)probes;
-	return true;
+	return NULL;
 }
 
 bool lien_probes_process(

@@ -2,7 +2,6 @@
 /* loader/probes/gate_links.c: who shares the gate's links, and when they go. */
 #include <errno.h>
 #include <fcntl.h>
-#include <semaphore.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,15 +14,14 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "loader/probes/close_later.h"
 #include "loader/probes/gate.h"
-#include "loader/probes/gate_files.h"
 #include "loader/probes/gate_links.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/uprobe_close.h"
 
-#define PLACES	3
-#define KEPT_NS (LIEN_GATE_LINKS_KEPT_S * 1000000000ull)
+#define PLACES	   5
+#define GO_NEXT_NS 1000000000ull
+#define KEPT_NS	   (LIEN_GATE_LINKS_KEPT_S * 1000000000ull)
 
 static struct trace_bpf skel;
 static struct lien_probes probes;
@@ -32,10 +30,11 @@ static struct stat st;
 static struct lien_link_request asked[LIEN_LINK_REQUESTS]; /* the last time */
 static uint64_t asked_first[LIEN_LINK_REQUESTS];
 static unsigned looked_up, asked_times, abandoned, dropped[16], dropped_count, contents;
-static bool not_yet, fails, gate_known, pinned, nccl_alone;
-static uint32_t build;
+static const char *names[16]; /* of pins */
+static unsigned names_count;
+static bool not_yet, fails, gate_known, nccl_alone;
+static char pinned; /* probes.pins leads here if links are pinned */
 static uint64_t now = 1000000000000ull;
-static sem_t may_drop;
 
 int __real_clock_gettime(clockid_t clock, struct timespec *ts);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
@@ -104,47 +103,56 @@ void lien_making_abandon(struct lien_making **making)
 	*making = NULL;
 }
 
-void lien_close_later(int fd)
-{
-	assert_int_equal(close(fd), 0);
-}
-
 void lien_uprobe_close(int fd)
 {
+	dropped_count++;
 	assert_int_equal(close(fd), 0);
 }
 
-uint32_t lien_keep_gate_build(const struct lien_probes *of)
+bool lien_keep_link(struct lien_probes *of, const char *name, int fd, const char *what)
 {
-	(void)of;
-	return build;
+	(void)name, (void)what;
+	assert_true(fd >= 0);
+	return of->pins;
 }
 
-void lien_keep_gate_links(struct lien_probes *of, struct lien_gate_links *links, unsigned from)
+/* The name ends with the index of the link. */
+void lien_pins_drop(struct lien_pins *pins, const char *name)
 {
-	(void)of;
-	for (; from < links->count; from++) {
-		assert_true(links->fds[from] >= 0);
-		if (!links->each || !pinned)
-			continue;
-		close(links->fds[from]);
-		links->fds[from] = -1;
-	}
+	assert_ptr_equal(pins, &pinned);
+	dropped[dropped_count++] = atoi(strrchr(name, '-') + 1);
 }
 
-int lien_keep_gate_link_take(struct lien_probes *of, struct lien_gate_links *links, unsigned index)
+void lien_pins_each(
+	struct lien_pins *pins, void (*fn)(void *context, const char *name), void *context)
 {
-	int fd = links->fds[index];
+	unsigned i;
 
-	(void)of;
-	links->fds[index] = -1;
-	if (fd < 0)
-		fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	if (links->each)
-		sem_wait(&may_drop);
-	dropped[dropped_count] = index;
-	__atomic_add_fetch(&dropped_count, 1, __ATOMIC_SEQ_CST);
-	return fd;
+	assert_ptr_equal(pins, &pinned);
+	for (i = 0; i < names_count; i++)
+		fn(context, names[i]);
+}
+
+static bool is_pinned(const char *name)
+{
+	unsigned i;
+
+	for (i = 0; i < names_count; i++)
+		if (!strcmp(names[i], name))
+			return true;
+	return false;
+}
+
+bool lien_pins_has(const struct lien_pins *pins, const char *name)
+{
+	(void)pins;
+	return is_pinned(name);
+}
+
+int lien_pins_get(const struct lien_pins *pins, const char *name)
+{
+	(void)pins;
+	return is_pinned(name) ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -ENOENT;
 }
 
 struct lien_attached *lien_attached_find(const struct lien_probes *of, dev_t device, ino_t inode)
@@ -153,10 +161,10 @@ struct lien_attached *lien_attached_find(const struct lien_probes *of, dev_t dev
 	return NULL;
 }
 
-bool lien_probes_gate_get(const struct lien_probes *of, uint32_t pid, struct lien_probe_gate *gate)
+int __wrap_bpf_map_lookup_elem(int fd, const void *key, void *value)
 {
-	(void)of, (void)pid, (void)gate;
-	return gate_known;
+	(void)fd, (void)key, (void)value;
+	return gate_known ? 0 : -ENOENT;
 }
 
 static int setup(void **state)
@@ -168,9 +176,9 @@ static int setup(void **state)
 	gates[1] = (struct lien_gate){.pid = 12};
 	st = (struct stat){.st_dev = 1, .st_ino = 2};
 	looked_up = asked_times = abandoned = dropped_count = contents = 0;
-	not_yet = fails = gate_known = pinned = nccl_alone = false;
-	build = 7;
-	return sem_init(&may_drop, 0, 0);
+	names_count = 0;
+	not_yet = fails = gate_known = nccl_alone = false;
+	return 0;
 }
 
 static int teardown(void **state)
@@ -199,31 +207,18 @@ static struct lien_gate_links *got(unsigned gate)
 static void pass(uint64_t ns)
 {
 	now += ns;
-	lien_gate_links_tick(&probes);
-}
-
-static void let_drop(unsigned count)
-{
-	while (count--)
-		sem_post(&may_drop);
-}
-
-static void wait_for_drops(unsigned count)
-{
-	while (__atomic_load_n(&dropped_count, __ATOMIC_SEQ_CST) < count)
-		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	lien_probes_gate_tick(&probes);
 }
 
 static void test_single_probes_are_kept(void **state)
 {
 	struct lien_gate_links *links = got(0);
-	unsigned i;
 
 	(void)state;
 	assert_ptr_equal(got(1), links);
 	assert_int_equal(asked_times, 1);
 	assert_int_equal(links->count, 2 * PLACES);
-	assert_true(asked[0].each && asked[0].how.at_return && !asked[1].how.at_return);
+	assert_true(asked[0].each && asked[0].at_return && !asked[1].at_return);
 	lien_gate_links_put(&probes, links);
 	pass(2 * KEPT_NS); /* one gate still has them */
 	assert_int_equal(links->left, 2 * PLACES);
@@ -233,13 +228,13 @@ static void test_single_probes_are_kept(void **state)
 	lien_gate_links_put(&probes, links);
 	pass(KEPT_NS);
 	assert_int_equal(dropped_count, 0);
-	let_drop(2 * PLACES);
 	pass(1);
-	wait_for_drops(2 * PLACES);
-	for (i = 0; i < 2 * PLACES; i++)
-		assert_int_equal(dropped[i], 2 * PLACES - 1 - i);
-	lien_gate_links_stop(&probes); /* the thread has ended */
+	assert_int_equal(dropped_count, 8);
+	assert_int_equal(links->left, 2 * PLACES - 8);
+	pass(GO_NEXT_NS - 1);
+	assert_int_equal(dropped_count, 8);
 	pass(1);
+	assert_int_equal(dropped_count, 2 * PLACES);
 	assert_int_equal(probes.gate_links_count, 0);
 	assert_int_equal(asked_times, 1);
 }
@@ -258,21 +253,48 @@ static void test_pinned_links_need_no_fds(void **state)
 {
 	const unsigned before = open_fds();
 	struct lien_gate_links *links;
+	unsigned i;
 
 	(void)state;
 	links = got(0);
 	assert_int_equal(open_fds(), before + 2 * PLACES);
 	lien_gate_links_free(&probes);
 	assert_int_equal(open_fds(), before);
-	pinned = true;
+	dropped_count = 0;
+	probes.pins = (void *)&pinned;
 	links = got(0);
 	assert_int_equal(open_fds(), before);
 	lien_gate_links_put(&probes, links);
-	let_drop(2 * PLACES);
 	pass(KEPT_NS + 1);
-	wait_for_drops(2 * PLACES);
-	lien_gate_links_stop(&probes);
+	pass(GO_NEXT_NS);
+	assert_int_equal(dropped_count, 2 * PLACES);
+	for (i = 0; i < 2 * PLACES; i++)
+		assert_int_equal(dropped[i], 2 * PLACES - 1 - i);
 	assert_int_equal(open_fds(), before);
+}
+
+/* The pins of an agent that was killed while it removed some say which are left. */
+static void test_taken_over(void **state)
+{
+	struct lien_gate_links *links;
+
+	(void)state;
+	probes.pins = (void *)&pinned;
+	names[names_count++] = "gate-9-0-00000007-1-2-3-1-3-1";
+	names[names_count++] = "gate-9-0-00000007-1-2-3-1-3-0";
+	names[names_count++] = "gate-10-0-00000007-1-2-4-0-2-1";  /* one of two */
+	names[names_count++] = "gate-11-44-00000007-1-2-4-0-2-0"; /* of a process without a gate */
+	names[names_count++] = "link-12-0";
+	lien_gate_links_take(&probes);
+	assert_int_equal(probes.next_attachment, 11);
+	assert_int_equal(dropped_count, 1);
+	assert_int_equal(probes.gate_links_count, 2);
+	links = probes.gate_links[0];
+	assert_true(links->each && links->kept && links->build == 7);
+	assert_int_equal(links->left, 2);
+	assert_int_equal(links->fds[0], -1);
+	assert_int_equal(probes.gate_links[1]->left, 0);
+	assert_int_equal(probes.gate_links[1]->build, 0);
 }
 
 /* All that were made before the one that fails are removed for minutes. */
@@ -298,27 +320,27 @@ static void test_no_second_attempt_soon(void **state)
 
 static void test_taken_back_while_they_are_removed(void **state)
 {
-	struct lien_gate_links *links = got(0), *again;
+	struct lien_gate_links *links = got(0);
 
 	(void)state;
 	lien_gate_links_put(&probes, links);
-	let_drop(1);
 	pass(KEPT_NS + 1);
-	wait_for_drops(1);
-	assert_int_equal(get(1, &again), -EINPROGRESS);
-	let_drop(1); /* if it had begun with the next one */
-	lien_gate_links_stop(&probes);
-	assert_false(links->removing);
-	assert_true(links->left == 2 * PLACES - 1 || links->left == 2 * PLACES - 2);
-	again = got(1);
-	assert_ptr_equal(again, links);
+	assert_int_equal(links->left, 2);
+	assert_ptr_equal(got(1), links);
 	assert_int_equal(links->left, 2 * PLACES);
 	assert_int_equal(asked_times, 2);
-	assert_int_equal(asked[0].count, 0); /* the returns are there */
-	assert_int_equal(asked[1].count, dropped_count);
-	assert_int_equal(asked_first[1], 10 * (PLACES - dropped_count + 1));
+	assert_int_equal(asked[0].count, PLACES - 2);
+	assert_int_equal(asked_first[0], 10 * 3);
+	assert_int_equal(asked[1].count, PLACES);
 	pass(2 * KEPT_NS);
 	assert_int_equal(links->left, 2 * PLACES);
+	lien_gate_links_put(&probes, links);
+	pass(KEPT_NS + 1);
+	pass(1);
+	assert_int_equal(links->left, 2);
+	lien_gate_links_free(&probes);
+	got(0);
+	assert_int_equal(asked[0].count, PLACES);
 }
 
 static void test_links_of_a_process_go_with_its_gate(void **state)
@@ -331,7 +353,7 @@ static void test_links_of_a_process_go_with_its_gate(void **state)
 	other = got(1);
 	assert_ptr_not_equal(links, other);
 	assert_int_equal(links->count, 2);
-	assert_int_equal(asked[0].how.pid, 12);
+	assert_int_equal(asked[0].pid, 12);
 	assert_false(asked[0].each);
 	lien_gate_links_put(&probes, links);
 	assert_int_equal(probes.gate_links_count, 1);
@@ -339,10 +361,10 @@ static void test_links_of_a_process_go_with_its_gate(void **state)
 	lien_gate_links_put(&probes, other);
 	not_yet = true;
 	assert_int_equal(get(0, &links), -EINPROGRESS);
-	assert_false(lien_gate_links_ready(&probes, 11));
-	assert_true(lien_gate_links_ready(&probes, 12));
+	assert_false(lien_probes_gate_ready(&probes, 11));
+	assert_true(lien_probes_gate_ready(&probes, 12));
 	not_yet = false;
-	assert_true(lien_gate_links_ready(&probes, 11));
+	assert_true(lien_probes_gate_ready(&probes, 11));
 	not_yet = true;
 	lien_gate_links_end(&probes, 11, false, false);
 	assert_int_equal(abandoned, 1);
@@ -434,7 +456,7 @@ static void test_two_links_for_all_processes(void **state)
 	probes.multi = true;
 	links = got(0);
 	assert_ptr_equal(got(1), links);
-	assert_int_equal(asked[0].how.pid, 0);
+	assert_int_equal(asked[0].pid, 0);
 	lien_gate_links_put(&probes, links);
 	assert_int_equal(probes.gate_links_count, 1);
 	lien_gate_links_put(&probes, links);
@@ -450,14 +472,14 @@ static void test_links_shared_by_a_whole_job(void **state)
 	probes.multi = probes.can_follow = true;
 	gates[0].shared = true;
 	links = got(0);
-	assert_int_equal(asked[0].how.pid, 0);
+	assert_int_equal(asked[0].pid, 0);
 	assert_ptr_equal(got(1), links); /* they are there: others would cost more */
 	lien_gate_links_put(&probes, links);
 	lien_gate_links_put(&probes, links);
 	assert_int_equal(probes.gate_links_count, 0);
 	gates[0].shared = false;
 	other = got(0);
-	assert_int_equal(asked[0].how.pid, 11);
+	assert_int_equal(asked[0].pid, 11);
 	lien_gate_links_put(&probes, other);
 }
 
@@ -469,7 +491,7 @@ static void test_links_of_an_earlier_agent(void **state)
 
 	(void)state;
 	lien_gate_links_put(&probes, links);
-	build = 8;
+	strcpy(probes.build, "8");
 	probes.gates = malloc(sizeof(*probes.gates));
 	assert_non_null(probes.gates);
 	*probes.gates = (struct lien_gate){.pid = 11, .inherited = true};
@@ -478,13 +500,10 @@ static void test_links_of_an_earlier_agent(void **state)
 	ours = got(0);
 	assert_ptr_not_equal(ours, links);
 	pass(2 * KEPT_NS);
-	assert_false(links->removing);
+	assert_int_equal(links->left, 2 * PLACES);
 	gate_known = false;
-	let_drop(2 * PLACES);
 	pass(1);
-	wait_for_drops(2 * PLACES);
-	lien_gate_links_stop(&probes);
-	pass(1);
+	pass(GO_NEXT_NS);
 	assert_int_equal(probes.gate_links_count, 1);
 	assert_ptr_equal(probes.gate_links[0], ours);
 	free(probes.gates);
@@ -612,6 +631,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_single_probes_are_kept, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_pinned_links_need_no_fds, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_taken_over, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_no_second_attempt_soon, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_taken_back_while_they_are_removed, setup, teardown),

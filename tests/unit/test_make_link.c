@@ -13,8 +13,9 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "loader/probes/close_later.h"
 #include "loader/probes/make_link.h"
+#include "loader/probes/uprobe.h"
+#include "loader/probes/uprobe_close.h"
 
 #define FIRST_LINK 1000
 #define NEVER_MS   3600000 /* a test that waits so long hangs */
@@ -26,7 +27,7 @@ static bool rewritten; /* a process has other code at the last place */
 static uint64_t seen_offset[2], seen_cookie[2];
 
 int lien_uprobe_multi_attach(int program_fd, const char *path, const uint64_t *offsets,
-	const uint64_t *cookies, unsigned count, struct lien_uprobe_multi_how how)
+	const uint64_t *cookies, unsigned count, bool at_return, uint32_t pid)
 {
 	unsigned number;
 
@@ -37,15 +38,15 @@ int lien_uprobe_multi_attach(int program_fd, const char *path, const uint64_t *o
 		seen_offset[number] = offsets[count - 1];
 		seen_cookie[number] = cookies[count - 1];
 	}
-	assert_int_equal(how.at_return, program_fd == 1);
+	assert_int_equal(at_return, program_fd == 1);
+	assert_int_equal(pid, 0);
 	return number >= fail_from ? -EMFILE : (int)(FIRST_LINK + number);
 }
 
 int lien_uprobe_single_attach(
 	int program_fd, const char *path, uint64_t offset, uint64_t cookie, bool at_return)
 {
-	return lien_uprobe_multi_attach(program_fd, path, &offset, &cookie, 1,
-		(struct lien_uprobe_multi_how){.at_return = at_return});
+	return lien_uprobe_multi_attach(program_fd, path, &offset, &cookie, 1, at_return, 0);
 }
 
 int lien_code_check(int fd, const uint64_t *offsets, unsigned count, uint32_t pid)
@@ -55,14 +56,7 @@ int lien_code_check(int fd, const uint64_t *offsets, unsigned count, uint32_t pi
 	return rewritten && count && offsets[count - 1] == 3 ? -ETXTBSY : 0;
 }
 
-void lien_close_all_later(const int *fds, unsigned count)
-{
-	while (count--)
-		if (fds[count] >= 0)
-			lien_close_later(fds[count]);
-}
-
-void lien_close_later(int fd)
+void lien_uprobe_close(int fd)
 {
 	assert_true(fd >= FIRST_LINK);
 	__atomic_add_fetch(&closed, 1, __ATOMIC_SEQ_CST);
@@ -80,8 +74,8 @@ static struct lien_making *begun(void)
 {
 	uint64_t offsets[] = {1, 2, 3}, cookies[] = {4, 5, 6};
 	struct lien_link_request wishes[] = {
-		{1, offsets, cookies, 2, .how = {.at_return = true}},
-		{2, offsets, cookies, 3, .how = {0}},
+		{1, offsets, cookies, 2, .at_return = true},
+		{2, offsets, cookies, 3, .each = false},
 	};
 	struct lien_making *making;
 	int fd = open("/dev/null", O_RDONLY);
@@ -197,7 +191,7 @@ static void test_one_by_one(void **state)
 {
 	uint64_t offsets[] = {1, 2, 3}, cookies[] = {4, 5, 6};
 	struct lien_link_request requests[] = {
-		{1, offsets, cookies, 3, .each = true, .how = {.at_return = true}},
+		{1, offsets, cookies, 3, .each = true, .at_return = true},
 		{2, offsets + 1, cookies + 1, 2, .each = true},
 	};
 	struct lien_making *making;

@@ -9,8 +9,7 @@
 #include "loader/discover/elf_symbols.h"
 #include "loader/features.h"
 #include "loader/discover/libraries.h"
-#include "loader/probes/gate_kernel.h"
-#include "loader/probes/uprobe_multi.h"
+#include "loader/probes/uprobe.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
@@ -115,7 +114,7 @@ static const char *gate_way(bool multi)
 static void check_gate(struct lien_feature *f, bool may_load)
 {
 	const bool multi = may_load && lien_uprobe_multi_supported();
-	const char *lacks = may_load ? lien_gate_kernel_lacks(multi) : NULL;
+	const char *lacks = may_load ? lien_uprobe_gate_lacks(multi) : NULL;
 
 	f->name = "gate";
 	if (!may_load) {

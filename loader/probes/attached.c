@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* The attachments, and the file next to the socket that lists them for the next agent (keep.c). */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,9 +11,84 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "loader/probes/keep_state.h"
+#include "loader/probes/make_link.h"
+#include "loader/probes/probes_internal.h"
+#include "loader/probes/uprobe_close.h"
 
-void lien_keep_boot(char boot[40])
+struct lien_attached *lien_attached_new(const char *name)
+{
+	struct lien_attached *attached = calloc(1, sizeof(*attached));
+
+	if (!attached)
+		return NULL;
+	attached->file.user = LIEN_PROBES_UNKNOWN;
+	attached->file.path = lien_library_text(name);
+	if (attached->file.path)
+		return attached;
+	free(attached);
+	return NULL;
+}
+
+void lien_attached_free(struct lien_attached *attached)
+{
+	unsigned i;
+
+	lien_making_abandon(&attached->making);
+	for (i = 0; i < attached->links_count; i++)
+		if (attached->links[i] >= 0)
+			lien_uprobe_close(attached->links[i]);
+	free(attached->links);
+	free(attached->file.path);
+	free(attached->aliases);
+	free(attached);
+}
+
+int lien_attached_add(struct lien_attached_list *list, struct lien_attached *attached)
+{
+	struct lien_attached **items =
+		realloc(list->items, (list->count + 1) * sizeof(*list->items));
+
+	if (!items)
+		return -ENOMEM;
+	list->items = items;
+	items[list->count++] = attached;
+	return 0;
+}
+
+void lien_attached_clear(struct lien_attached_list *list)
+{
+	while (list->count)
+		lien_attached_free(list->items[--list->count]);
+	free(list->items);
+	list->items = NULL;
+}
+
+static bool is_shown_by(const struct lien_attached *attached, dev_t device)
+{
+	unsigned i;
+
+	for (i = 0; i < attached->aliases_count; i++)
+		if (attached->aliases[i] == device)
+			return true;
+	return attached->file.device == device;
+}
+
+struct lien_attached *lien_attached_find(
+	const struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	unsigned i;
+
+	for (i = 0; i < probes->files.count; i++)
+		if (probes->files.items[i]->file.inode == inode &&
+			is_shown_by(probes->files.items[i], device))
+			return probes->files.items[i];
+	return NULL;
+}
+
+/* --- the file --------------------------------------------------------------------------------- */
+
+/* Reads the id of the machine's current boot. */
+static void read_boot(char boot[40])
 {
 	FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
 
@@ -24,7 +100,7 @@ void lien_keep_boot(char boot[40])
 	boot[strcspn(boot, "\n")] = '\0';
 }
 
-uint64_t lien_keep_pidns(void)
+static uint64_t pid_namespace(void)
 {
 	struct stat st;
 
@@ -122,10 +198,12 @@ static int read_attached(const json_t *object, struct lien_attached_list *list)
 	return 0;
 }
 
-int lien_keep_state_read(const char *path, struct lien_keep_state *state)
+int lien_attached_read(const char *path, struct lien_attached_state *state)
 {
 	json_t *root, *list, *value;
+	char boot[40], now[40];
 	int err = -EBADMSG;
+	uint64_t pidns;
 	struct stat st;
 	size_t i;
 
@@ -137,19 +215,23 @@ int lien_keep_state_read(const char *path, struct lien_keep_state *state)
 	root = json_load_file(path, 0, NULL);
 	list = json_object_get(root, "attached");
 	if (read_text(root, "build", state->build, sizeof(state->build)) &&
-		read_text(root, "boot", state->boot, sizeof(state->boot)) &&
+		read_text(root, "boot", boot, sizeof(boot)) &&
 		read_hex(root, "layout", &state->layout) &&
 		read_hex(root, "journal", &state->journal) &&
-		read_hex(root, "pid_namespace", &state->pidns) && json_is_array(list))
+		read_hex(root, "pid_namespace", &pidns) && json_is_array(list))
 		err = 0;
 	state->next_attachment = json_integer_value(json_object_get(root, "next"));
-	if (!err)
+	if (!err) {
+		read_boot(now);
+		state->other_boot = !now[0] || strcmp(boot, now);
+		state->other_pidns = pidns != pid_namespace();
 		json_array_foreach (list, i, value)
 			if (!err)
-				err = read_attached(value, &state->attached);
+				err = read_attached(value, &state->list);
+	}
 	json_decref(root);
 	if (err)
-		lien_attached_clear(&state->attached);
+		lien_attached_clear(&state->list);
 	return err;
 }
 
@@ -160,7 +242,7 @@ static json_t *of_probes(const struct lien_probes *probes)
 	char boot[40];
 	unsigned i, j;
 
-	lien_keep_boot(boot);
+	read_boot(boot);
 	if (probes->system && probes->system->pins)
 		json_array_append_new(attached, of_attached(probes->system, false));
 	for (i = 0; i < 2; i++)
@@ -170,27 +252,24 @@ static json_t *of_probes(const struct lien_probes *probes)
 					attached, of_attached(lists[i]->items[j], i == 1));
 	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:o}", "build", probes->build, "boot",
 		boot, "layout", hex(probes->layout), "journal", hex(probes->journal),
-		"pid_namespace", hex(lien_keep_pidns()), "next", probes->next_attachment,
-		"attached", attached);
+		"pid_namespace", hex(pid_namespace()), "next", probes->next_attachment, "attached",
+		attached);
 }
 
-int lien_keep_state_write(const char *path, const struct lien_probes *probes)
+int lien_attached_write(const char *path, const struct lien_probes *probes)
 {
 	json_t *root = of_probes(probes);
-	char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
-	size_t length = text ? strlen(text) : 0;
 	char temporary[PATH_MAX];
 	int fd, err = 0;
 
-	json_decref(root);
-	if (!text)
+	if (!root)
 		return -ENOMEM;
 	snprintf(temporary, sizeof(temporary), "%s.new", path);
 	unlink(temporary); /* left by an agent that was killed */
 	fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		err = -errno;
-	else if (write(fd, text, length) != (ssize_t)length)
+	else if (json_dumpfd(root, fd, JSON_INDENT(1)))
 		err = -ENOSPC;
 	if (fd >= 0)
 		close(fd);
@@ -198,6 +277,6 @@ int lien_keep_state_write(const char *path, const struct lien_probes *probes)
 		err = -errno;
 	if (err)
 		unlink(temporary);
-	free(text);
+	json_decref(root);
 	return err;
 }

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Links that put a program on places of a file, and what the running kernel can do with them. With
+ * uprobe-multi (6.6), one link is on many places. Without, there is one link for each (5.15), which
+ * sees every process: making one takes the kernel some 50 us, removing one 100 ms and more, because
+ * it waits for all that runs in probes and tracepoints, one link at a time.
+ */
+#ifndef LIEN_UPROBE_H
+#define LIEN_UPROBE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* enum bpf_attach_type: BPF_TRACE_UPROBE_MULTI */
+#define LIEN_UPROBE_MULTI_TYPE 48
+
+bool lien_uprobe_multi_supported(void);
+/* Can a uprobe-multi link be bound to a process? Before 6.10 (and stable releases of that time)
+ * such a link saw only one thread. */
+bool lien_uprobe_multi_of_process_supported(void);
+/* Returns why this kernel cannot hold threads back, or NULL if it can. `multi`: probes are attached
+ * by uprobe-multi. */
+const char *lien_uprobe_gate_lacks(bool multi);
+/* Returns true if a kernel may take the processor from a task in a system call, as far as is known.
+ * version: as uname() gives it; modes: /sys/kernel/debug/sched/preempt ("none (voluntary) full"),
+ * empty if it cannot be read. */
+bool lien_uprobe_kernel_preempts(const char *version, const char *modes);
+
+/* Both return the link's fd, or -errno. Many probes are put in in the order given; pid 0: every
+ * process gets them. */
+int lien_uprobe_multi_attach(int program_fd, const char *path, const uint64_t *offsets,
+	const uint64_t *cookies, unsigned count, bool at_return, uint32_t pid);
+int lien_uprobe_single_attach(
+	int program_fd, const char *path, uint64_t offset, uint64_t cookie, bool at_return);
+
+#endif
