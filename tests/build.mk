@@ -34,8 +34,7 @@ ARENA	  := $(addprefix control/, memory/arena.c memory/checksum.c memory/items.c
 
 UNIT_SRCS_test_arena	     := $(ARENA)
 UNIT_SRCS_test_ask	     := $(addprefix control/ask/, ask.c json.c)
-UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/gated.c probes/holders.c \
-	discover/elf_symbols.c)
+UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/functions.c discover/elf_symbols.c)
 UNIT_LIBS_test_calls	     := $(ELF_LIBS) -rdynamic
 UNIT_SRCS_test_client	     := tools/cli/client.c
 UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, fork.c start.c driver/cached.c \
@@ -43,11 +42,11 @@ UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, fork.c start.c
 	$(CONTROL_SRCS))
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := $(ELF_LIBS)
+UNIT_SRCS_test_functions     := loader/probes/functions.c loader/discover/elf_symbols.c
+UNIT_LIBS_test_functions     := $(ELF_LIBS)
 UNIT_SRCS_test_gate	     := $(addprefix agent/quiesce/, gate.c gate_make.c gate_use.c holds.c)
 UNIT_SRCS_test_gate_links    := loader/probes/gate_links.c
 UNIT_LIBS_test_gate_links    := -l:libbpf.a -lelf -Wl,--wrap=clock_gettime -Wl,--wrap=bpf_map_lookup_elem
-UNIT_SRCS_test_gated	     := $(UNIT_SRCS_test_calls)
-UNIT_LIBS_test_gated	     := $(ELF_LIBS)
 UNIT_SRCS_test_heap	     := control/plain/heap.c
 UNIT_LIBS_test_host	     := -Wl,--wrap=fopen
 UNIT_SRCS_test_inject_choice := $(INJECT)

@@ -22,8 +22,6 @@ PRODUCT = PURE + [
 ORDERS = [PRODUCT, ["control/driver", "control/memory", "control/tag", "control/ask", "control/plain", "control/nccl", "control/orders", "control/tms", "control"]]
 TOPS = ["agent", "loader", "control", "tools/cli", "tools/exporter", "tools/picture", "tools/text", "tools/top",
         "tools/replay", "tools/python"]
-# Their files still call each other in circles. Folders only leave this list.
-CIRCLES = ["loader/probes"]
 NOT_PURE = re.compile(r'#include [<"](bpf/|cuda|nccl|.*\.skel\.h)')
 INCLUDE = re.compile(r'#include "([^"]+)/[^"/]+"')
 
@@ -94,12 +92,10 @@ def circles():
     for folder in sum(ORDERS, []):
         edges = calls(folder)
         found = circle(edges)
-        if found and folder not in CIRCLES:
+        if found:
             yield "%s: a circle of calls: %s" % (folder, ", ".join(
                 "%s calls %s() of %s" % (pathlib.Path(a).name, edges[a][b], pathlib.Path(b).name)
                 for a, b in zip(found, found[1:])))
-        if edges and not found and folder in CIRCLES:
-            yield "%s has no circle of calls any more: take it off CIRCLES in tests/check_layers.py" % folder
 
 
 def main():

@@ -25,7 +25,7 @@
 #include "loader/discover/elf_symbols.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/gate.h"
-#include "loader/probes/gated.h"
+#include "loader/probes/functions.h"
 #include "loader/discover/untrusted.h"
 
 #define WAKE_SOON_NS 5000000000ull /* after a call; then it is checked now and then */

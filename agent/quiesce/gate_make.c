@@ -8,7 +8,7 @@
 #include "agent/link/link.h"
 #include "loader/probes/calls.h"
 #include "loader/probes/follow.h"
-#include "loader/probes/gated.h"
+#include "loader/probes/functions.h"
 
 struct attaching {
 	struct lien_agent *agent;

@@ -213,7 +213,7 @@ enum lien_library {
  * state.h. */
 
 /* Calls that the gate holds back but that are not traced. Other held calls have numbers made from
- * their names (loader/probes/gated.h). */
+ * their names (loader/probes/functions.h). */
 #define LIEN_GATE_CALLS(X) \
 	X(NCCL_GROUP_START,    155, NCCL,   "ncclGroupStart",                0, none) \
 	X(CU_GRAPH_LAUNCH,     160, CUDA,   "cuGraphLaunch",                 0, none) \

@@ -525,11 +525,6 @@ const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes
 	return index < probes->files.count ? &probes->files.items[index]->file : NULL;
 }
 
-const char *lien_probes_method(const struct lien_probes *probes)
-{
-	return probes->multi ? "uprobe-multi" : "perf";
-}
-
 void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode)
 {
 	struct lien_attached *attached = lien_attached_find(probes, device, inode);

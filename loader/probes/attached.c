@@ -85,6 +85,11 @@ struct lien_attached *lien_attached_find(
 	return NULL;
 }
 
+const char *lien_probes_method(const struct lien_probes *probes)
+{
+	return probes->multi ? "uprobe-multi" : "perf";
+}
+
 /* --- the file --------------------------------------------------------------------------------- */
 
 /* Reads the id of the machine's current boot. */
@@ -190,10 +195,11 @@ static int read_attached(const json_t *object, struct lien_attached_list *list)
 	attached->file.size = json_integer_value(json_object_get(object, "size"));
 	attached->file.t_changed = json_integer_value(json_object_get(object, "t_changed"));
 	json_array_foreach (json_object_get(object, "missing"), i, value) {
-		const char *symbol = lien_calls_symbol(json_string_value(value) ?: "");
+		const struct lien_probed_call *call =
+			lien_function_call(json_string_value(value) ?: "");
 
-		if (symbol && missing < LIEN_CALL_MAX - 1)
-			attached->file.missing[missing++] = symbol;
+		if (call && missing < LIEN_CALL_MAX - 1)
+			attached->file.missing[missing++] = call->symbol;
 	}
 	return 0;
 }

@@ -5,52 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <lien/probe.h>
 #include "loader/discover/elf_symbols.h"
-#include "loader/probes/gated.h"
-#include "loader/probes/holders.h"
-
-static const struct lien_probed_call calls[] = {
-#define CALL_ROW(name, number, lib, symbol, flags, kind)                                           \
-	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
-	LIEN_CALLS(CALL_ROW)
-#undef CALL_ROW
-#define CALL_ROW(name, lib, symbol, flags) {symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
-		LIEN_SAME_CALLS(CALL_ROW)
-#undef CALL_ROW
-};
-
-/* The calls that only the gate knows by number. */
-static const struct lien_probed_call gate_calls[] = {
-#define CALL_ROW(name, number, lib, symbol, flags, kind)                                           \
-	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
-	LIEN_GATE_CALLS(CALL_ROW)
-#undef CALL_ROW
-};
-
-#define CALLS	   (sizeof(calls) / sizeof(calls[0]))
-#define GATE_CALLS (sizeof(gate_calls) / sizeof(gate_calls[0]))
-
-const char *lien_calls_symbol(const char *name)
-{
-	unsigned i;
-
-	for (i = 0; i < CALLS; i++)
-		if (!strcmp(calls[i].symbol, name))
-			return calls[i].symbol;
-	return NULL;
-}
-
-bool lien_calls_any_version(const char *name, size_t length)
-{
-	unsigned i;
-
-	for (i = 0; i < CALLS; i++)
-		if (lien_gated_without_version(calls[i].symbol) == length &&
-			!strncmp(calls[i].symbol, name, length))
-			return true;
-	return false;
-}
+#include "loader/probes/functions.h"
 
 /*
  * Skips an endbr64, which has no effect. The kernel emulates most first instructions of functions;
@@ -86,9 +42,9 @@ static const struct lien_probed_call *unknown_of(enum lien_library library)
 					: LIEN_CALL_RDMA_UNKNOWN;
 	unsigned i;
 
-	for (i = 0; calls[i].number != number; i++)
+	for (i = 0; lien_functions_traced(i)->number != number; i++)
 		;
-	return &calls[i];
+	return lien_functions_traced(i);
 }
 
 static int add_unknown(void *context, const char *symbol, uint64_t offset)
@@ -96,7 +52,7 @@ static int add_unknown(void *context, const char *symbol, uint64_t offset)
 	const struct unknown *unknown = context;
 	struct lien_call_places *places = unknown->places;
 
-	if (!lien_holds_unknown(unknown->library, symbol) || offset == UINT64_MAX)
+	if (!lien_function_may_hold(unknown->library, symbol) || offset == UINT64_MAX)
 		return 0;
 	if (places->count == LIEN_CALL_PLACES_MAX)
 		return -E2BIG;
@@ -107,8 +63,9 @@ static int add_unknown(void *context, const char *symbol, uint64_t offset)
 
 int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_library library)
 {
+	struct lien_elf_lookup found[LIEN_CALL_PLACES_MAX] = {0};
 	struct unknown unknown = {places, library, fd};
-	struct lien_elf_lookup found[CALLS] = {0};
+	const struct lien_probed_call *call;
 	struct lien_elf *elf;
 	unsigned i;
 	int err;
@@ -117,10 +74,10 @@ int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_librar
 	err = lien_elf_open(fd, &elf);
 	if (err)
 		return err;
-	for (i = 0; i < CALLS; i++)
-		if (calls[i].library == library && !is_unknown(&calls[i])) {
-			found[places->count].name = calls[i].symbol;
-			places->places[places->count++].call = &calls[i];
+	for (i = 0; (call = lien_functions_traced(i)); i++)
+		if (call->library == library && !is_unknown(call)) {
+			found[places->count].name = call->symbol;
+			places->places[places->count++].call = call;
 		}
 	err = lien_elf_functions(elf, found, places->count);
 	for (i = 0; i < places->count; i++)
@@ -150,32 +107,12 @@ static void add(struct lien_probe_set *set, uint64_t offset, uint64_t cookie)
 	set->cookies[set->count++] = cookie;
 }
 
-bool lien_probe_set_add(
+void lien_probe_set_add(
 	struct lien_probe_set *set, const struct lien_call_place *place, unsigned attachment)
 {
-	if (place_in(set, place->offset) < set->count)
-		return false; /* already there, under another name */
-	add(set, place->offset, LIEN_COOKIE(place->call->number, place->call->flags, attachment));
-	return true;
-}
-
-static const struct lien_probed_call *find(
-	const struct lien_probed_call *among, unsigned count, const char *symbol)
-{
-	unsigned i;
-
-	for (i = 0; i < count; i++)
-		if (!strcmp(among[i].symbol, symbol))
-			return &among[i];
-	return NULL;
-}
-
-/* Returns the call with this symbol; NULL: its number is made from its name. */
-static const struct lien_probed_call *known(const char *symbol)
-{
-	const struct lien_probed_call *call = find(calls, CALLS, symbol);
-
-	return call ? call : find(gate_calls, GATE_CALLS, symbol);
+	if (place_in(set, place->offset) == set->count)
+		add(set, place->offset,
+			LIEN_COOKIE(place->call->number, place->call->flags, attachment));
 }
 
 struct gating {
@@ -206,7 +143,7 @@ static unsigned gate_flags(enum lien_gating how, unsigned touches, bool meets)
 static void merge(uint64_t *cookie, enum lien_library library, const char *symbol,
 	enum lien_gating how, unsigned touches)
 {
-	const struct lien_probed_call *call = known(symbol);
+	const struct lien_probed_call *call = lien_function_call(symbol);
 	unsigned flags = LIEN_COOKIE_FLAGS(*cookie), before = LIEN_CALL_TOUCHES(flags);
 
 	if (!(flags & LIEN_GATED_ALL))
@@ -221,9 +158,10 @@ static int add_gated(void *context, const char *symbol, uint64_t offset)
 {
 	struct gating *gating = context;
 	struct lien_probe_set *set = gating->set;
-	const struct lien_probed_call *call = known(symbol);
-	unsigned touches, i;
-	enum lien_gating how = lien_gated(gating->library, symbol, &touches);
+	const struct lien_probed_call *call = lien_function_call(symbol);
+	enum lien_touches touches;
+	enum lien_gating how = lien_function_gating(gating->library, symbol, &touches);
+	unsigned i;
 
 	if (how == LIEN_GATING_NONE || (how == LIEN_GATING_ALL && !gating->all))
 		return 0;
@@ -238,7 +176,7 @@ static int add_gated(void *context, const char *symbol, uint64_t offset)
 	if (set->count == LIEN_PROBE_SET_MAX)
 		return -E2BIG;
 	add(set, offset,
-		LIEN_COOKIE(call ? call->number : lien_gated_number(symbol),
+		LIEN_COOKIE(lien_function_number(symbol),
 			gate_flags(how, touches, meets(gating->library, call)), 0));
 	return 0;
 }
@@ -281,20 +219,4 @@ int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library libra
 	lien_elf_close(elf);
 	order_groups(set);
 	return err;
-}
-
-const char *lien_calls_name(unsigned number)
-{
-	const char *name = NULL;
-	unsigned i;
-
-	for (i = 0; i < CALLS && !name; i++)
-		if (calls[i].number == number)
-			name = calls[i].symbol;
-	for (i = 0; i < GATE_CALLS && !name; i++)
-		if (gate_calls[i].number == number)
-			name = gate_calls[i].symbol;
-	if (!name)
-		name = lien_gated_name(number);
-	return name ? name : "a call of the driver or NCCL";
 }

@@ -7,15 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <lien/calls.h>
-
-/* Never freed. */
-struct lien_probed_call {
-	const char *symbol;
-	enum lien_call number;
-	enum lien_library library;
-	unsigned flags;
-};
+#include "loader/probes/functions.h"
 
 struct lien_call_place {
 	const struct lien_probed_call *call;
@@ -24,7 +16,7 @@ struct lien_call_place {
 	uint64_t offset;
 };
 
-/* The traced calls, and as many functions that lien does not know (holders.h). */
+/* The traced calls, and as many functions that lien does not know (functions.h). */
 #define LIEN_CALL_PLACES_MAX 512
 
 struct lien_call_places {
@@ -37,12 +29,6 @@ struct lien_call_places {
  * unknown to lien, which are calls of LIEN_CALL_CU_UNKNOWN or _RDMA_UNKNOWN; fd: its file. Returns
  * 0; -E2BIG: too many of those; or the errors of lien_elf_open(). */
 int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_library library);
-
-/* Returns the symbol of that name, which is never freed; NULL if no traced call has it. */
-const char *lien_calls_symbol(const char *name);
-
-/* Is there a traced call of that name, in any version? `length`: of the name without it. */
-bool lien_calls_any_version(const char *name, size_t length);
 
 /* More functions than any library has. */
 #define LIEN_PROBE_SET_MAX 4096
@@ -60,12 +46,10 @@ struct lien_probe_set {
  * them is resolved at load time.
  */
 int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all);
-/* Returns the name of a traced or held call; never NULL. */
-const char *lien_calls_name(unsigned number);
 
-/* `attachment`: the number for the cookie. Returns false if the function is already in the set
- * under another name, which would report each call twice. */
-bool lien_probe_set_add(
+/* Adds a place, unless the function is already in the set under another name, which would report
+ * each call twice. `attachment`: the number for the cookie. */
+void lien_probe_set_add(
 	struct lien_probe_set *set, const struct lien_call_place *place, unsigned attachment);
 
 #endif

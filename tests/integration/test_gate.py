@@ -559,7 +559,7 @@ def test_every_function_of_the_driver():
                            r"PointerSetAttribute)(_v2)?(_ptds|_ptsz)?")
         missing = sorted(name for name, kind in functions.items() if kind != "free" and
                          name not in held_now and not named.fullmatch(name))
-        # Each is called once. If two have one number (loader/probes/gated.h), both are shown by one's name.
+        # Each is called once. If two have one number (loader/probes/functions.h), both are shown by one's name.
         twice = sorted(name for name in held_now if held_names.count(name) > 1)
         equal(len(missing), len(held_names) - len(held_now),
               "not held, and of unknown effect: %s; shown twice: %s" % (missing, twice))

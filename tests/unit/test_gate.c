@@ -56,11 +56,6 @@ enum lien_library lien_library_of(const char *path)
 	return LIEN_LIB_CUDA;
 }
 
-bool lien_gated_library(enum lien_library library)
-{
-	return library == LIEN_LIB_CUDA;
-}
-
 bool lien_proc_runs(uint32_t pid, uint64_t start)
 {
 	(void)start;
