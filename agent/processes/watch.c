@@ -470,20 +470,19 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 #define SWEEP_NS 1000000000ull
 
 /* Has the process ended, or become another program? */
-static bool is_over(
-	struct lien_agent *agent, const struct lien_process *process, struct lien_images *images)
+static bool is_over(struct lien_agent *agent, const struct lien_process *process, bool *asked)
 {
 	return lien_proc_has_ended(process->pid, process->start) ||
-	       lien_probes_is_another(agent->probes, process->pid, process->start, images);
+	       lien_probes_is_another(agent->probes, process->pid, process->start, asked);
 }
 
 /* Ends processes whose end was not reported because their last record was lost. A process counts as
  * ended at the second look: by then the graph has everything reported before the first. */
 static void sweep(struct lien_agent *agent)
 {
-	struct lien_images images = {};
 	struct lien_process *process;
 	struct lien_event event;
+	bool asked = false;
 	unsigned i;
 
 	if (lien_now_ns() - agent->t_swept < SWEEP_NS)
@@ -494,7 +493,7 @@ static void sweep(struct lien_agent *agent)
 		agent->swept = process ? process->pid : 0;
 		if (!process)
 			break;
-		if (!is_over(agent, process, &images)) {
+		if (!is_over(agent, process, &asked)) {
 			process->over = false;
 			continue;
 		}
@@ -505,7 +504,6 @@ static void sweep(struct lien_agent *agent)
 		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
 		lien_agent_event(agent, &event);
 	}
-	lien_images_free(&images);
 }
 
 void lien_watch_tick(struct lien_agent *agent)

@@ -22,8 +22,7 @@
 #define S_NS	    1000000000ull
 #define TOLD_NS	    S_NS /* time that a caller has to fetch the result */
 
-/* --- files that cannot be probed ---------------------------------------------------------------
- */
+/* --- files that cannot be probed -------------------------------------------------------------- */
 
 static bool is_skipped_as(
 	const struct lien_skipped_file *file, const char *path, const struct stat *st)
@@ -159,8 +158,7 @@ bool lien_probes_is_rewritten(const struct lien_probes *probes, ino_t inode)
 	return false;
 }
 
-/* --- attaching ---------------------------------------------------------------------------------
- */
+/* --- attaching -------------------------------------------------------------------------------- */
 
 /* Returns first: then every call seen at entry is also seen at return. */
 static int begin_links(struct lien_probes *probes, struct lien_attached *attached, int fd,
@@ -190,33 +188,6 @@ static unsigned pass_of(const struct lien_probed_call *call)
 	return call->flags & LIEN_CALL_QUICK ? 0 : call->flags & LIEN_CALL_FIRST ? 2 : 1;
 }
 
-static void take_contexts(struct lien_attached *attached, const struct lien_call_places *places)
-{
-	const struct lien_call_place *place;
-	unsigned i;
-
-	attached->contexts_known = true;
-	for (i = 0; i < places->count && attached->contexts_count < LIEN_CONTEXT_CALLS; i++) {
-		place = &places->places[i];
-		if (place->call->flags & LIEN_CALL_CONTEXT && place->offset != UINT64_MAX)
-			attached->contexts[attached->contexts_count++] = *place;
-	}
-}
-
-int lien_attached_contexts(struct lien_attached *attached, int fd)
-{
-	struct lien_call_places places;
-	int err;
-
-	if (!attached->contexts_known) {
-		err = lien_calls_look_up(&places, fd, attached->file.library);
-		if (err)
-			return err;
-		take_contexts(attached, &places);
-	}
-	return attached->contexts_count ? 0 : -ENODATA;
-}
-
 /* Looks up the library's calls. Returns 0, -ENODATA: it has none; -errno. */
 static int find_calls(const struct lien_probes *probes, struct lien_attached *attached, int fd,
 	struct lien_probe_set *set)
@@ -230,8 +201,6 @@ static int find_calls(const struct lien_probes *probes, struct lien_attached *at
 	if (err)
 		return err;
 	memcpy(attached->file.build_id, places.build_id, sizeof(attached->file.build_id));
-	if (probes->can_follow)
-		take_contexts(attached, &places);
 	for (pass = 0; pass < 3; pass++) {
 		for (i = 0; i < places.count; i++) {
 			place = &places.places[i];
@@ -381,16 +350,6 @@ static int proceed(struct lien_probes *probes, struct lien_attached *attached)
 	return err ? err : add(probes, attached);
 }
 
-/* Returns 0: it is in probes->files; -EINPROGRESS: in probes->attaching; otherwise it is freed. */
-static int go_on(struct lien_probes *probes, struct lien_attached *attached)
-{
-	int err = proceed(probes, attached);
-
-	if (err && err != -EINPROGRESS)
-		lien_attached_free(attached);
-	return err;
-}
-
 static struct lien_attached *take(struct lien_attached_list *list, unsigned index)
 {
 	struct lien_attached *taken = list->items[index];
@@ -514,7 +473,9 @@ int lien_probes_attach(struct lien_probes *probes, enum lien_library library, co
 	}
 	if (attached) {
 		note_user(attached, user);
-		err = go_on(probes, attached);
+		err = proceed(probes, attached);
+		if (err && err != -EINPROGRESS)
+			lien_attached_free(attached);
 	}
 	close(fd);
 	return err && err != -EINPROGRESS ? skip(probes, name, &st, err, user) : err;

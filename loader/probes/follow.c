@@ -79,6 +79,26 @@ static struct lien_following *add(struct lien_probes *probes)
 	return &grown[probes->following_count];
 }
 
+/* Finds the places of the calls with LIEN_CALL_CONTEXT. Returns 0, -ENODATA: there is none; -errno.
+ */
+static int find_contexts(struct lien_attached *attached, int fd)
+{
+	struct lien_call_places places = {.count = 0};
+	const struct lien_call_place *place = places.places;
+	int err = 0;
+
+	if (!attached->contexts_known)
+		err = lien_calls_look_up(&places, fd, attached->file.library);
+	if (err)
+		return err;
+	attached->contexts_known = true;
+	for (; place < places.places + places.count; place++)
+		if (place->call->flags & LIEN_CALL_CONTEXT && place->offset != UINT64_MAX &&
+			attached->contexts_count < LIEN_CONTEXT_CALLS)
+			attached->contexts[attached->contexts_count++] = *place;
+	return attached->contexts_count ? 0 : -ENODATA;
+}
+
 static int begin(struct lien_probes *probes, const struct lien_attached *attached, int fd,
 	struct lien_following *following)
 {
@@ -140,7 +160,7 @@ int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start,
 		.start = start,
 		.since = since_before(probes, pid, start)};
 	attached = lien_attached_find(probes, st.st_dev, st.st_ino);
-	err = attached ? lien_attached_contexts(attached, fd) : -ENOENT;
+	err = attached ? find_contexts(attached, fd) : -ENOENT;
 	if (!err)
 		err = set_since(probes, pid, start, following->since);
 	if (!err)
@@ -188,7 +208,6 @@ void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid)
 	if (following->link >= 0)
 		lien_uprobe_close(following->link);
 	pin_name(following, name, sizeof(name));
-	if (probes->pins)
-		lien_pins_drop(probes->pins, name);
+	lien_pins_drop(probes->pins, name);
 	forget(probes, following);
 }

@@ -245,8 +245,7 @@ static void remove_to(struct lien_probes *probes, struct lien_gate_links *links,
 			lien_uprobe_close(*fd);
 		*fd = -1;
 		name_pin(links, links->left, name, sizeof(name));
-		if (probes->pins)
-			lien_pins_drop(probes->pins, name);
+		lien_pins_drop(probes->pins, name);
 	}
 	if (!left)
 		forget(probes, links);
@@ -263,7 +262,7 @@ static bool may_be_needed(const struct lien_probes *probes)
 	return false;
 }
 
-void lien_gate_links_put(struct lien_probes *probes, struct lien_gate_links *links)
+static void put(struct lien_probes *probes, struct lien_gate_links *links)
 {
 	if (--links->users)
 		return;
@@ -386,7 +385,9 @@ bool lien_probes_gate_ready(const struct lien_probes *probes, uint32_t pid)
 	return true;
 }
 
-int lien_gate_links_get(struct lien_probes *probes, const struct lien_gate *gate, int fd,
+/* Gets a reference to complete links for a file. Returns as lien_gate_file_add(), or 1: there is
+ * nothing to hold in it. */
+static int get(struct lien_probes *probes, const struct lien_gate *gate, int fd,
 	const struct stat *st, enum lien_library library, bool all, bool wait,
 	struct lien_gate_links **out)
 {
@@ -476,12 +477,12 @@ int lien_gate_file_add(struct lien_probes *probes, struct lien_gate *gate, int f
 		return 0;
 	if (gate->files_count == LIEN_GATE_FILES)
 		return -EMFILE;
-	err = lien_gate_links_get(probes, gate, fd, &of, library, all, wait, &links);
+	err = get(probes, gate, fd, &of, library, all, wait, &links);
 	if (err)
 		return err > 0 ? 0 : err;
 	file = file_with(gate, links);
 	if (file) /* its calls are where they were */
-		lien_gate_links_put(probes, links);
+		put(probes, links);
 	else
 		file = &gate->files[gate->files_count++];
 	file->links = links;
@@ -493,5 +494,5 @@ int lien_gate_file_add(struct lien_probes *probes, struct lien_gate *gate, int f
 void lien_gate_files_put(struct lien_probes *probes, struct lien_gate *gate)
 {
 	while (gate->files_count)
-		lien_gate_links_put(probes, gate->files[--gate->files_count].links);
+		put(probes, gate->files[--gate->files_count].links);
 }

@@ -79,13 +79,6 @@ int lien_gate_file_add(struct lien_probes *probes, struct lien_gate *gate, int f
 /* Gives back all links of the gate. */
 void lien_gate_files_put(struct lien_probes *probes, struct lien_gate *gate);
 
-/* Gets a reference to complete links for a file. Returns as lien_gate_file_add(), or 1: there is
- * nothing to hold in it. */
-int lien_gate_links_get(struct lien_probes *probes, const struct lien_gate *gate, int fd,
-	const struct stat *st, enum lien_library library, bool all, bool wait,
-	struct lien_gate_links **links);
-/* Gives a reference back. */
-void lien_gate_links_put(struct lien_probes *probes, struct lien_gate_links *links);
 /* Removes the links without users that are bound to the process, and those being made for it, but
  * not those that are kept unless the process `ends`; `last`: and those for all gates, because there
  * is no other. */

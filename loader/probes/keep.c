@@ -8,11 +8,19 @@
  */
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <lien/thread.h>
@@ -20,6 +28,172 @@
 #include "loader/hash.h"
 #include "loader/probes/maps.h"
 #include "loader/probes/probes_internal.h"
+
+/* --- the folder of pins ----------------------------------------------------------------------- */
+
+#define BPFFS "/sys/fs/bpf"
+#define ROOT  BPFFS "/lien"
+
+struct lien_pins {
+	int fd; /* locked, so that two agents that would use the same do not disturb each other */
+	char folder[192];
+};
+
+static bool is_bpffs(void)
+{
+	struct statfs fs;
+
+	return !statfs(BPFFS, &fs) && fs.f_type == BPF_FS_MAGIC;
+}
+
+static int make_root(void)
+{
+	if (!is_bpffs() &&
+		mount("bpf", BPFFS, "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700"))
+		return -errno;
+	return mkdir(ROOT, 0700) && errno != EEXIST ? -errno : 0;
+}
+
+/*
+ * The name is "run_lien_agent_sock-" and a hash of the whole path and its file system: containers
+ * have sockets with the same path, and may share the BPF file system.
+ */
+static int name_folder(char *folder, size_t size, const char *socket)
+{
+	char real[PATH_MAX], parent[PATH_MAX], *slash;
+	const char *last = strrchr(socket, '/');
+	struct stat st;
+	uint64_t hash;
+	int n, i;
+
+	snprintf(parent, sizeof(parent), "%s", socket);
+	slash = strrchr(parent, '/');
+	if (slash)
+		slash[slash == parent] = '\0';
+	if (!realpath(slash ? parent : ".", real) || stat(real, &st))
+		return -errno;
+	hash = lien_hash(LIEN_HASH_START, real, strlen(real));
+	hash = lien_hash(hash, last ? last + 1 : socket, strlen(last ? last + 1 : socket));
+	hash = lien_hash(hash, &st.st_dev, sizeof(st.st_dev));
+	n = snprintf(folder, size, ROOT "/%.64s_%.64s-%016llx", real + 1, last ? last + 1 : socket,
+		(unsigned long long)hash);
+	for (i = sizeof(ROOT); i < n; i++)
+		if (!isalnum((unsigned char)folder[i]) && folder[i] != '-')
+			folder[i] = '_';
+	return 0;
+}
+
+/*
+ * Opens and locks the folder of the agent with that socket. With `make`, mounts /sys/fs/bpf and
+ * makes the folder if missing. -ENOENT: there is none; -EBUSY: another process has it locked; or
+ * -errno.
+ */
+static int open_pins(struct lien_pins **out, const char *socket, bool make)
+{
+	struct lien_pins *pins = calloc(1, sizeof(*pins));
+	int err = 0;
+
+	if (!pins)
+		return -ENOMEM;
+	pins->fd = -1;
+	if (make)
+		err = make_root();
+	if (!err)
+		err = name_folder(pins->folder, sizeof(pins->folder), socket);
+	if (!err && make && mkdir(pins->folder, 0700) && errno != EEXIST)
+		err = -errno;
+	if (!err) {
+		pins->fd = open(pins->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		if (pins->fd < 0)
+			err = -errno;
+		else if (flock(pins->fd, LOCK_EX | LOCK_NB))
+			err = errno == EWOULDBLOCK ? -EBUSY : -errno;
+	}
+	if (err) {
+		lien_pins_close(pins);
+		return err;
+	}
+	*out = pins;
+	return 0;
+}
+
+void lien_pins_close(struct lien_pins *pins)
+{
+	if (!pins)
+		return;
+	if (pins->fd >= 0)
+		close(pins->fd);
+	free(pins);
+}
+
+static void path_of(const struct lien_pins *pins, const char *name, char *path, size_t size)
+{
+	snprintf(path, size, "%s/%s", pins->folder, name);
+}
+
+/* Names must not contain dots or slashes. */
+static int put(struct lien_pins *pins, const char *name, int fd)
+{
+	char path[512];
+
+	path_of(pins, name, path, sizeof(path));
+	return bpf_obj_pin(fd, path) ? -errno : 0;
+}
+
+int lien_pins_get(const struct lien_pins *pins, const char *name)
+{
+	char path[512];
+	int fd;
+
+	path_of(pins, name, path, sizeof(path));
+	fd = bpf_obj_get(path);
+	return fd < 0 ? -errno : fd;
+}
+
+bool lien_pins_has(const struct lien_pins *pins, const char *name)
+{
+	return !faccessat(pins->fd, name, F_OK, 0);
+}
+
+void lien_pins_drop(struct lien_pins *pins, const char *name)
+{
+	if (pins)
+		unlinkat(pins->fd, name, 0);
+}
+
+void lien_pins_each(
+	struct lien_pins *pins, void (*fn)(void *context, const char *name), void *context)
+{
+	DIR *folder = opendir(pins->folder);
+	struct dirent *entry;
+
+	while (folder && (entry = readdir(folder)))
+		if (entry->d_name[0] != '.')
+			fn(context, entry->d_name);
+	if (folder)
+		closedir(folder);
+}
+
+static void drop(void *pins, const char *name)
+{
+	lien_pins_drop(pins, name);
+}
+
+static void clear(struct lien_pins *pins)
+{
+	lien_pins_each(pins, drop, pins);
+}
+
+/* Removes all pins and the folder, and closes it. */
+static void remove_pins(struct lien_pins *pins)
+{
+	clear(pins);
+	rmdir(pins->folder);
+	rmdir(ROOT); /* succeeds only when it is empty */
+	lien_pins_close(pins);
+}
+
+/* --- what is kept ----------------------------------------------------------------------------- */
 
 static void state_path(const char *socket, char *path, size_t size)
 {
@@ -225,7 +399,7 @@ int lien_keep_begin(struct lien_probes *probes)
 
 	if (!probes->config.socket)
 		return 0;
-	err = lien_pins_open(&probes->pins, probes->config.socket, true);
+	err = open_pins(&probes->pins, probes->config.socket, true);
 	if (err) {
 		snprintf(probes->problem, sizeof(probes->problem),
 			"nothing can be pinned under /sys/fs/bpf: %s", strerror(-err));
@@ -251,7 +425,7 @@ int lien_keep_begin(struct lien_probes *probes)
 			"what an agent before this one left is not used: %s", why);
 	lien_attached_clear(&state.list);
 	unlink(path);
-	lien_pins_clear(probes->pins);
+	clear(probes->pins);
 	return 0;
 }
 
@@ -259,7 +433,7 @@ int lien_keep_begin(struct lien_probes *probes)
 static void cannot_pin(struct lien_probes *probes, const char *what, int err)
 {
 	snprintf(probes->problem, sizeof(probes->problem), "cannot pin %s in %s: %s", what,
-		lien_pins_folder(probes->pins), strerror(-err));
+		probes->pins->folder, strerror(-err));
 }
 
 void lien_keep_maps(struct lien_probes *probes)
@@ -275,21 +449,21 @@ void lien_keep_maps(struct lien_probes *probes)
 		if (err || !is_kept(map))
 			continue;
 		map_pin(map, name, sizeof(name));
-		err = lien_pins_put(probes->pins, name, bpf_map__fd(map));
+		err = put(probes->pins, name, bpf_map__fd(map));
 	}
 	mark_pin(probes->journal, name, sizeof(name));
 	if (!err)
-		err = lien_pins_put(probes->pins, name, MAP(probes, counters));
+		err = put(probes->pins, name, MAP(probes, counters));
 	if (!err)
 		return;
 	cannot_pin(probes, "maps", err);
-	lien_pins_remove(probes->pins);
+	remove_pins(probes->pins);
 	probes->pins = NULL;
 }
 
 bool lien_keep_link(struct lien_probes *probes, const char *name, int fd, const char *what)
 {
-	int err = probes->pins ? lien_pins_put(probes->pins, name, fd) : -ENOENT;
+	int err = probes->pins ? put(probes->pins, name, fd) : -ENOENT;
 
 	if (err && probes->pins)
 		cannot_pin(probes, what, err);
@@ -341,7 +515,7 @@ bool lien_probes_resumed(const struct lien_probes *probes)
 
 const char *lien_probes_pinned(const struct lien_probes *probes)
 {
-	return probes->pins ? lien_pins_folder(probes->pins) : NULL;
+	return probes->pins ? probes->pins->folder : NULL;
 }
 
 const char *lien_probes_problem(const struct lien_probes *probes)
@@ -357,7 +531,7 @@ void lien_probes_unpin(struct lien_probes *probes)
 		return;
 	state_path(probes->config.socket, path, sizeof(path));
 	unlink(path);
-	lien_pins_remove(probes->pins);
+	remove_pins(probes->pins);
 	probes->pins = NULL;
 }
 
@@ -365,7 +539,7 @@ int lien_probes_clean(const char *socket, int (*may)(const char *socket))
 {
 	struct lien_pins *pins = NULL;
 	char path[PATH_MAX];
-	int err = lien_pins_open(&pins, socket, false);
+	int err = open_pins(&pins, socket, false);
 
 	if (err && err != -ENOENT)
 		return err;
@@ -375,12 +549,12 @@ int lien_probes_clean(const char *socket, int (*may)(const char *socket))
 		return err;
 	}
 	if (pins)
-		lien_pins_remove(pins);
+		remove_pins(pins);
 	state_path(socket, path, sizeof(path));
 	return unlink(path) && errno != ENOENT ? -errno : 0;
 }
 
-/* --- finishing ------------------------------------------------------------------------------- */
+/* --- finishing -------------------------------------------------------------------------------- */
 
 static bool is_live(const struct lien_probes *probes, unsigned number)
 {

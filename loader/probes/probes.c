@@ -255,7 +255,7 @@ void lien_probes_close(struct lien_probes *probes)
 	lien_pins_close(probes->pins);
 	for (i = 0; i < probes->skipped.kept; i++)
 		free(probes->skipped.files[i].path);
-	lien_images_free(&probes->images);
+	free(probes->images);
 	unmap_positions(probes);
 	ring_buffer__free(probes->ring);
 	trace_bpf__destroy(probes->skel);
@@ -340,12 +340,6 @@ int lien_probes_traffic(struct lien_probes *probes,
 
 /* --- processes -------------------------------------------------------------------------------- */
 
-void lien_images_free(struct lien_images *images)
-{
-	free(images->image);
-	memset(images, 0, sizeof(*images));
-}
-
 static int by_pid(const void *a, const void *b)
 {
 	const struct lien_probe_image *x = a, *y = b;
@@ -353,35 +347,36 @@ static int by_pid(const void *a, const void *b)
 	return (x->pid > y->pid) - (x->pid < y->pid);
 }
 
-static int read_images(struct lien_images *images, const struct bpf_link *iterator)
+static int read_images(struct lien_probes *probes)
 {
 	void *found;
 	int err;
 
-	lien_images_free(images);
-	err = lien_iterator_read(iterator, sizeof(images->image[0]), &found, &images->count);
-	images->image = found;
-	if (images->count)
-		qsort(images->image, images->count, sizeof(images->image[0]), by_pid);
+	free(probes->images);
+	err = lien_iterator_read(probes->skel->links.lien_images, sizeof(*probes->images), &found,
+		&probes->images_count);
+	probes->images = found;
+	if (found)
+		qsort(found, probes->images_count, sizeof(*probes->images), by_pid);
 	return err;
 }
 
-static const struct lien_probe_image *image_of(const struct lien_images *images, unsigned pid)
+/* Returns NULL if there was no such process. */
+static const struct lien_probe_image *image_of(const struct lien_probes *probes, uint32_t pid)
 {
-	struct lien_probe_image key = {.pid = pid};
+	const struct lien_probe_image key = {.pid = pid};
 
-	return images->count ? bsearch(&key, images->image, images->count, sizeof(key), by_pid)
-			     : NULL;
+	return probes->images
+		       ? bsearch(&key, probes->images, probes->images_count, sizeof(key), by_pid)
+		       : NULL;
 }
 
 /* As last read, or, if it is not among those, as it is now. */
 static const struct lien_probe_image *known_image(struct lien_probes *probes, uint32_t pid)
 {
-	const struct lien_probe_image *image = image_of(&probes->images, pid);
+	const struct lien_probe_image *image = image_of(probes, pid);
 
-	if (!image && !read_images(&probes->images, probes->skel->links.lien_images))
-		image = image_of(&probes->images, pid);
-	return image;
+	return image || read_images(probes) ? image : image_of(probes, pid);
 }
 
 uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid)
@@ -397,18 +392,16 @@ bool lien_probes_process(
 	return !bpf_map_lookup_elem(MAP(probes, processes), &pid, process);
 }
 
-bool lien_probes_is_another(
-	struct lien_probes *probes, uint32_t pid, uint64_t start, struct lien_images *images)
+bool lien_probes_is_another(struct lien_probes *probes, uint32_t pid, uint64_t start, bool *asked)
 {
 	const struct lien_probe_image *image;
 	struct lien_probe_process known;
 
 	if (lien_probes_process(probes, pid, &known) && known.start == start)
 		return false;
-	if (!images->count && read_images(images, probes->skel->links.lien_images))
-		return false;
-	image = image_of(images, pid);
-	return image && image->start != start;
+	*asked = *asked || !read_images(probes);
+	image = *asked ? image_of(probes, pid) : NULL;
+	return image && image->start && image->start != start;
 }
 
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)

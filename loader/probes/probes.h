@@ -61,15 +61,6 @@ struct lien_skipped {
 	unsigned kept, count; /* count: includes those not kept */
 };
 
-/*
- * The program that each process runs, as counted by the kernel (LIEN_START() of
- * include/lien/probe.h), and its account. Read by an iterator over all processes. Begins as zeros.
- */
-struct lien_images {
-	struct lien_probe_image *image; /* sorted by pid */
-	unsigned count;
-};
-
 struct lien_probes_config {
 	unsigned ring_bytes; /* size of the ring buffer, a power of 2; 0: the programs' default */
 	unsigned threads;    /* number of threads that use CUDA and can be followed, over all users;
@@ -192,11 +183,9 @@ uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid);
 /* Reads the kernel side's record of a process; false: there is none. */
 bool lien_probes_process(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process);
-/* Returns true if that pid runs another program than the one known by `start`. Reads *images if it
- * is needed and empty. */
-bool lien_probes_is_another(
-	struct lien_probes *probes, uint32_t pid, uint64_t start, struct lien_images *images);
-void lien_images_free(struct lien_images *images);
+/* Returns true if that pid runs another program than the one known by `start`. Asks the kernel at
+ * most once, until *asked is false again. */
+bool lien_probes_is_another(struct lien_probes *probes, uint32_t pid, uint64_t start, bool *asked);
 /* Tells the kernel side about a process that ran before it was watched: see struct
  * lien_probe_process. */
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start);

@@ -6,7 +6,6 @@
 #include <bpf/libbpf.h>
 
 #include "loader/probes/calls.h"
-#include "loader/probes/pins.h"
 #include "loader/probes/probes.h"
 #include "trace.skel.h"
 
@@ -42,7 +41,7 @@ struct lien_attached {
 	unsigned aliases_count;
 	unsigned quick; /* number of calls, at the front, that are probed at entry only */
 	/* The calls with LIEN_CALL_CONTEXT, if they are probed in single processes. */
-	bool contexts_known;
+	bool contexts_known; /* follow.c looks for them once */
 	struct lien_call_place contexts[LIEN_CONTEXT_CALLS];
 	unsigned contexts_count;
 };
@@ -60,7 +59,10 @@ struct lien_probes {
 	const uint64_t *consumed, *produced; /* the ring's positions, mapped */
 	struct lien_probes_config config;
 	bool multi, can_follow;
-	struct lien_images images; /* as last read */
+	/* The program that each process runs, as counted by the kernel (LIEN_START() of
+	 * include/lien/probe.h), and its account; sorted by pid. As last read. */
+	struct lien_probe_image *images;
+	unsigned images_count;
 	struct lien_following *following;
 	unsigned following_count;
 	const char *gate_lacks; /* NULL: nothing */
@@ -107,16 +109,29 @@ int lien_attached_read(const char *path, struct lien_attached_state *state);
 /* Replaces the file atomically. Returns 0 or -errno. */
 int lien_attached_write(const char *path, const struct lien_probes *probes);
 
-/* attach.c: finds the places of the file's calls with LIEN_CALL_CONTEXT; fd: the file. Returns 0,
- * -ENODATA: it has none; -errno. */
-int lien_attached_contexts(struct lien_attached *attached, int fd);
-
 /* gate.c. Called after loading: takes over the gates that an earlier agent has made, and their
  * links. */
 void lien_gate_take(struct lien_probes *probes);
 
 /*
- * keep.c. Called between opening and loading the programs. Decides whether to continue with the
+ * keep.c. Pins are names of maps and links in a folder of a BPF file system that only root may
+ * enter: /sys/fs/bpf/lien/NAME, with a NAME made from the socket's path and its file system.
+ */
+struct lien_pins;
+/* Unlocks the folder; the pins stay. pins may be NULL. */
+void lien_pins_close(struct lien_pins *pins);
+/* Returns an fd of the map or link, which the caller closes; -ENOENT. */
+int lien_pins_get(const struct lien_pins *pins, const char *name);
+bool lien_pins_has(const struct lien_pins *pins, const char *name);
+/* Removes the name. A link that nobody else has open is detached a little later, by a kernel thread
+ * (loader/probes/uprobe_close.h). pins may be NULL. */
+void lien_pins_drop(struct lien_pins *pins, const char *name);
+/* Calls fn, which may drop that name, for each name. */
+void lien_pins_each(
+	struct lien_pins *pins, void (*fn)(void *context, const char *name), void *context);
+
+/*
+ * Called between opening and loading the programs. Decides whether to continue with the
  * pins, and if so, makes the programs use the pinned maps. A negative value: it began to and
  * cannot.
  */

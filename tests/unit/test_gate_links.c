@@ -25,7 +25,8 @@
 
 static struct trace_bpf skel;
 static struct lien_probes probes;
-static struct lien_gate gates[2];
+static struct lien_gate gates[2], users[32];
+static unsigned users_count;
 static struct stat st;
 static struct lien_link_request asked[LIEN_LINK_REQUESTS]; /* the last time */
 static uint64_t asked_first[LIEN_LINK_REQUESTS];
@@ -119,6 +120,8 @@ bool lien_keep_link(struct lien_probes *of, const char *name, int fd, const char
 /* The name ends with the index of the link. */
 void lien_pins_drop(struct lien_pins *pins, const char *name)
 {
+	if (!pins)
+		return;
 	assert_ptr_equal(pins, &pinned);
 	dropped[dropped_count++] = atoi(strrchr(name, '-') + 1);
 }
@@ -175,7 +178,7 @@ static int setup(void **state)
 	gates[0] = (struct lien_gate){.pid = 11};
 	gates[1] = (struct lien_gate){.pid = 12};
 	st = (struct stat){.st_dev = 1, .st_ino = 2};
-	looked_up = asked_times = abandoned = dropped_count = contents = 0;
+	users_count = looked_up = asked_times = abandoned = dropped_count = contents = 0;
 	names_count = 0;
 	not_yet = fails = gate_known = nccl_alone = false;
 	return 0;
@@ -189,10 +192,20 @@ static int teardown(void **state)
 	return 0;
 }
 
+/* Each call is that of another gate of the process. */
 static int get(unsigned gate, struct lien_gate_links **links)
 {
-	return lien_gate_links_get(&probes, &gates[gate], -1, &st, LIEN_LIB_CUDA,
-		probes.multi && !nccl_alone, true, links);
+	struct lien_gate *user = &users[users_count++];
+	int err;
+
+	assert_true(users_count <= sizeof(users) / sizeof(users[0]));
+	*user = gates[gate];
+	user->files_count = 0;
+	err = lien_gate_file_add(
+		&probes, user, -1, &st, LIEN_LIB_CUDA, probes.multi && !nccl_alone, true);
+	if (!err)
+		*links = user->files[0].links;
+	return err;
 }
 
 static struct lien_gate_links *got(unsigned gate)
@@ -202,6 +215,16 @@ static struct lien_gate_links *got(unsigned gate)
 	assert_int_equal(get(gate, &links), 0);
 	assert_non_null(links);
 	return links;
+}
+
+/* One of them goes. */
+static void put(const struct lien_gate_links *links)
+{
+	unsigned i = 0;
+
+	while (!users[i].files_count || users[i].files[0].links != links)
+		assert_true(++i < users_count);
+	lien_gate_files_put(&probes, &users[i]);
 }
 
 static void pass(uint64_t ns)
@@ -219,13 +242,13 @@ static void test_single_probes_are_kept(void **state)
 	assert_int_equal(asked_times, 1);
 	assert_int_equal(links->count, 2 * PLACES);
 	assert_true(asked[0].each && asked[0].at_return && !asked[1].at_return);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	pass(2 * KEPT_NS); /* one gate still has them */
 	assert_int_equal(links->left, 2 * PLACES);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	pass(KEPT_NS / 2);
 	assert_ptr_equal(got(0), links); /* as a gate does that comes soon */
-	lien_gate_links_put(&probes, links);
+	put(links);
 	pass(KEPT_NS);
 	assert_int_equal(dropped_count, 0);
 	pass(1);
@@ -264,7 +287,7 @@ static void test_pinned_links_need_no_fds(void **state)
 	probes.pins = (void *)&pinned;
 	links = got(0);
 	assert_int_equal(open_fds(), before);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	pass(KEPT_NS + 1);
 	pass(GO_NEXT_NS);
 	assert_int_equal(dropped_count, 2 * PLACES);
@@ -323,7 +346,7 @@ static void test_taken_back_while_they_are_removed(void **state)
 	struct lien_gate_links *links = got(0);
 
 	(void)state;
-	lien_gate_links_put(&probes, links);
+	put(links);
 	pass(KEPT_NS + 1);
 	assert_int_equal(links->left, 2);
 	assert_ptr_equal(got(1), links);
@@ -334,7 +357,7 @@ static void test_taken_back_while_they_are_removed(void **state)
 	assert_int_equal(asked[1].count, PLACES);
 	pass(2 * KEPT_NS);
 	assert_int_equal(links->left, 2 * PLACES);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	pass(KEPT_NS + 1);
 	pass(1);
 	assert_int_equal(links->left, 2);
@@ -355,10 +378,10 @@ static void test_links_of_a_process_go_with_its_gate(void **state)
 	assert_int_equal(links->count, 2);
 	assert_int_equal(asked[0].pid, 12);
 	assert_false(asked[0].each);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	assert_int_equal(probes.gate_links_count, 1);
 	assert_int_equal(dropped_count, 2);
-	lien_gate_links_put(&probes, other);
+	put(other);
 	not_yet = true;
 	assert_int_equal(get(0, &links), -EINPROGRESS);
 	assert_false(lien_probes_gate_ready(&probes, 11));
@@ -382,15 +405,15 @@ static void test_those_for_nccl_stay_for_a_while(void **state)
 	nccl_alone = false;
 	all = got(0);
 	assert_ptr_not_equal(all, links);
-	lien_gate_links_put(&probes, all);
+	put(all);
 	assert_int_equal(probes.gate_links_count, 1);
 	nccl_alone = true;
-	lien_gate_links_put(&probes, links);
+	put(links);
 	lien_gate_links_end(&probes, 11, false, true);
 	pass(KEPT_NS / 2);
 	assert_ptr_equal(got(0), links);
 	assert_int_equal(asked_times, 2);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	pass(KEPT_NS);
 	assert_int_equal(probes.gate_links_count, 1);
 	pass(1);
@@ -406,7 +429,7 @@ static void test_kept_links_go_with_their_process(void **state)
 	probes.multi = probes.can_follow = nccl_alone = true;
 	gates[0].start = 1;
 	links = got(0);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	gates[0].start = 2;
 	assert_ptr_not_equal(got(0), links);
 	assert_int_equal(asked_times, 2);
@@ -424,9 +447,9 @@ static void test_kept_links_of_all_processes(void **state)
 	probes.multi = probes.can_follow = nccl_alone = true;
 	gates[0].shared = true;
 	links = got(0);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	assert_ptr_equal(got(0), links);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	assert_int_equal(probes.gate_links_count, 1);
 	assert_int_equal(got(1)->pid, 12); /* another job has come */
 	assert_int_equal(probes.gate_links_count, 1);
@@ -457,9 +480,9 @@ static void test_two_links_for_all_processes(void **state)
 	links = got(0);
 	assert_ptr_equal(got(1), links);
 	assert_int_equal(asked[0].pid, 0);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	assert_int_equal(probes.gate_links_count, 1);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	assert_int_equal(probes.gate_links_count, 0);
 }
 
@@ -474,13 +497,13 @@ static void test_links_shared_by_a_whole_job(void **state)
 	links = got(0);
 	assert_int_equal(asked[0].pid, 0);
 	assert_ptr_equal(got(1), links); /* they are there: others would cost more */
-	lien_gate_links_put(&probes, links);
-	lien_gate_links_put(&probes, links);
+	put(links);
+	put(links);
 	assert_int_equal(probes.gate_links_count, 0);
 	gates[0].shared = false;
 	other = got(0);
 	assert_int_equal(asked[0].pid, 11);
-	lien_gate_links_put(&probes, other);
+	put(other);
 }
 
 /* While a gate that it made may depend on them: nobody knows by which links it holds its threads.
@@ -490,7 +513,7 @@ static void test_links_of_an_earlier_agent(void **state)
 	struct lien_gate_links *links = got(0), *ours;
 
 	(void)state;
-	lien_gate_links_put(&probes, links);
+	put(links);
 	strcpy(probes.build, "8");
 	probes.gates = malloc(sizeof(*probes.gates));
 	assert_non_null(probes.gates);
@@ -523,7 +546,7 @@ static void test_the_last_user_but_for_an_earlier_agents(void **state)
 	probes.gates_count = 1;
 	gate_known = true;
 	links = got(0);
-	lien_gate_links_put(&probes, links);
+	put(links);
 	lien_gate_links_end(&probes, 11, false, false);
 	pass(2 * KEPT_NS);
 	assert_int_equal(dropped_count, 0);
@@ -539,7 +562,7 @@ static void test_the_last_user_but_for_an_earlier_agents(void **state)
 /* The file was written to, or the gate is for other calls. */
 static void test_other_places(void **state)
 {
-	struct lien_gate_links *links = got(0), *all;
+	struct lien_gate_links *links = got(0);
 
 	(void)state;
 	contents = 1;
@@ -548,9 +571,8 @@ static void test_other_places(void **state)
 	contents = 0;
 	st.st_ctim.tv_nsec = 0;
 	assert_int_equal(
-		lien_gate_links_get(&probes, &gates[0], -1, &st, LIEN_LIB_CUDA, true, true, &all),
-		0);
-	assert_ptr_not_equal(all, links);
+		lien_gate_file_add(&probes, &gates[0], -1, &st, LIEN_LIB_CUDA, true, true), 0);
+	assert_ptr_not_equal(gates[0].files[0].links, links);
 	assert_ptr_equal(got(0), links);
 }
 
