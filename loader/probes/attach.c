@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Attaches probes to a library's calls, once per file. */
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/magic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
