@@ -44,7 +44,7 @@ UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := $(ELF_LIBS)
 UNIT_SRCS_test_functions     := loader/probes/functions.c loader/discover/elf_symbols.c
 UNIT_LIBS_test_functions     := $(ELF_LIBS)
-UNIT_SRCS_test_gate	     := $(addprefix agent/quiesce/, gate.c gate_make.c gate_use.c holds.c)
+UNIT_SRCS_test_gate	     := $(addprefix agent/quiesce/, gate.c gate_make.c)
 UNIT_SRCS_test_gate_links    := loader/probes/gate_links.c
 UNIT_LIBS_test_gate_links    := -l:libbpf.a -lelf -Wl,--wrap=clock_gettime -Wl,--wrap=bpf_map_lookup_elem
 UNIT_SRCS_test_heap	     := control/plain/heap.c
@@ -59,8 +59,9 @@ UNIT_SRCS_test_code	     := $(LIBRARIES) loader/probes/code.c
 UNIT_LIBS_test_code	     := $(ELF_LIBS)
 UNIT_SRCS_test_make_link     := loader/probes/make_link.c
 UNIT_SRCS_test_names	     := control/driver/names.c
-UNIT_SRCS_test_quiesce	     := $(addprefix agent/quiesce/, by_comm.c elsewhere.c holds.c inside.c let_in.c \
-	others.c quiesce.c rest_lists.c rested.c since.c standings.c)
+UNIT_SRCS_test_quiesce	     := $(addprefix agent/quiesce/, by_comm.c elsewhere.c gate.c others.c quiesce.c \
+	standings.c)
+UNIT_LIBS_test_quiesce	     := -Wl,--wrap=open
 UNIT_SRCS_test_ras_tcp	     := $(UNTRUSTED) agent/join/ras_tcp.c
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)

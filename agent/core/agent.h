@@ -75,7 +75,7 @@ struct lien_tracked {
 	/* When its gate was made for the transaction, it was shut, and held this. */
 	bool gate_was_shut, gate_was_all;
 	bool let_go_later;	      /* its gate has threads that it would not hold now */
-	uint32_t late[LIEN_LATE_MAX]; /* threads found by agent/quiesce/late.h */
+	uint32_t late[LIEN_LATE_MAX]; /* found late by agent/quiesce/quiesce.c */
 	unsigned late_count;
 	bool gate_mixed; /* memory is away that may be several communicators' */
 	struct lien_probe_shut gate_held;
@@ -84,7 +84,7 @@ struct lien_tracked {
 	/* A use brings back all that is away: no offload has named communicators or tags. */
 	bool use_all;
 	uint64_t t_use;		  /* no check for threads that need offloaded memory before */
-	struct lien_since *since; /* its counts at the last rest (agent/quiesce/since.h) */
+	struct lien_since *since; /* its counts at the last rest (agent/quiesce/standings.c) */
 	uint64_t since_number;	  /* of that rest */
 	uint64_t t_told;	  /* the log has named threads held up to this time */
 };

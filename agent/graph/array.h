@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Arrays that grow by doubling. */
+/* Arrays that grow by doubling, and search in sorted ones. */
 #ifndef LIEN_ARRAY_H
 #define LIEN_ARRAY_H
 
@@ -27,6 +27,23 @@ static inline int lien_array_grow(void *array, unsigned count, unsigned *room, s
 	memcpy(array, &grown, sizeof(grown));
 	*room = more;
 	return 0;
+}
+
+/* Returns the index of the first element of a sorted array that is not less than the key; `count`
+ * if there is none. */
+static inline unsigned lien_array_at_least(const void *array, unsigned count, size_t size,
+	const void *key, int (*cmp)(const void *, const void *))
+{
+	unsigned low = 0, high = count, mid;
+
+	while (low < high) {
+		mid = low + (high - low) / 2;
+		if (cmp((const char *)array + mid * size, key) < 0)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
 }
 
 #endif

@@ -15,7 +15,6 @@
 #include "agent/quiesce/by_comm.h"
 #include "agent/quiesce/elsewhere.h"
 #include "agent/quiesce/gate.h"
-#include "agent/quiesce/parts.h"
 #include "agent/quiesce/quiesce.h"
 #include "agent/server/server.h"
 #include "loader/probes/gate.h"
@@ -259,8 +258,6 @@ static void on_done(void *context, struct lien_transaction *transaction)
 		process = participant(agent, &result->processes[i]);
 		if (process && process->agent)
 			note_use(process->agent, kind);
-		if (process && kind == LIEN_TRANSACTION_RESTORE)
-			lien_gate_restored(agent, process);
 		if (!process || kind != LIEN_TRANSACTION_RESTORE || result->processes[i].failed)
 			continue;
 		if (result->chosen)

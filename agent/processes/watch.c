@@ -20,7 +20,7 @@
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/quiesce/gate.h"
-#include "agent/quiesce/since.h"
+#include "agent/quiesce/quiesce.h"
 #include "agent/join/join.h"
 #include "loader/discover/elf_symbols.h"
 #include "loader/probes/follow.h"

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/quiesce/by_comm.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
 #include "agent/quiesce/gate.h"
-#include "loader/probes/gate.h"
 
 /* Limits for one process, which may make any number of communicators. Beyond them its gate holds
  * all communicators. */
@@ -19,32 +20,24 @@ struct numbers {
 	unsigned count;
 };
 
-/* Returns the place of the first number that is not less. */
-static unsigned place_of(const struct numbers *numbers, uint64_t number)
+static int number_cmp(const void *a, const void *b)
 {
-	unsigned low = 0, high = numbers->count, mid;
+	const uint64_t *x = a, *y = b;
 
-	while (low < high) {
-		mid = (low + high) / 2;
-		if (numbers->number[mid] < number)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low;
+	return (*x > *y) - (*x < *y);
 }
 
 static bool have(const struct numbers *numbers, uint64_t number)
 {
-	const unsigned at = place_of(numbers, number);
-
-	return at < numbers->count && numbers->number[at] == number;
+	return numbers->count &&
+	       bsearch(&number, numbers->number, numbers->count, sizeof(number), number_cmp);
 }
 
 /* Adds it once. Returns false if there is no room. */
 static bool add(struct numbers *numbers, uint64_t number)
 {
-	const unsigned at = place_of(numbers, number);
+	const unsigned at = lien_array_at_least(
+		numbers->number, numbers->count, sizeof(number), &number, number_cmp);
 
 	if (at < numbers->count && numbers->number[at] == number)
 		return true;
@@ -88,8 +81,7 @@ static const char *list_groups(struct lien_process *process, struct numbers *gro
 	return NULL;
 }
 
-/* --- memory of several communicators -----------------------------------------------------------
- */
+/* --- memory of several communicators ---------------------------------------------------------- */
 
 #define CHUNK (2ull << 20)
 
@@ -103,13 +95,6 @@ static bool is_chunk(const struct lien_wire_item *item)
 		if (item->handle[i].references)
 			return false;
 	return !item->index && item->flags & LIEN_WIRE_OWNED && item->allocation_bytes <= CHUNK;
-}
-
-static int token_cmp(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
 }
 
 static unsigned count_items(const struct lien_plan *plan)
@@ -131,7 +116,7 @@ static unsigned list_chunks(const struct lien_plan *plan, uint64_t *tokens)
 			if (is_chunk(&part[i].items[j]))
 				tokens[n++] = part[i].items[j].token;
 	if (n)
-		qsort(tokens, n, sizeof(*tokens), token_cmp);
+		qsort(tokens, n, sizeof(*tokens), number_cmp);
 	return n;
 }
 
@@ -150,19 +135,21 @@ void lien_by_comm_moved(struct lien_agent *agent)
 		tracked = process ? process->agent : NULL;
 		for (j = 0; tracked && count && j < part[i].items_count; j++)
 			tracked->gate_mixed |= bsearch(&part[i].items[j].token, tokens, count,
-						       sizeof(*tokens), token_cmp) != NULL;
+						       sizeof(*tokens), number_cmp) != NULL;
 		if (tracked && !tokens)
 			tracked->gate_mixed = true;
 	}
 	free(tokens);
 }
 
-/* --- communicators -----------------------------------------------------------------------------
- */
+/* --- communicators ---------------------------------------------------------------------------- */
 
 #define FAMILY_UNKNOWN UINT32_MAX
 
-uint32_t lien_by_comm_family(const struct lien_process *process, const struct lien_comm *comm)
+/* Returns the number that a communicator has in common with all of the process that may share
+ * memory with it, because they were split or shrunk from each other; those whose origin no longer
+ * exists have one together. 0: there are too many in between. */
+static uint32_t family_of(const struct lien_process *process, const struct lien_comm *comm)
 {
 	struct lien_comm_number_tree *tree = (struct lien_comm_number_tree *)&process->comm_numbers;
 	struct lien_comm key;
@@ -193,15 +180,14 @@ static const char *list_comms(struct lien_process *process, uint64_t *comms, uns
 	if (why)
 		return why;
 	RB_FOREACH (comm, lien_comm_tree, &process->comms) {
-		family = lien_by_comm_family(process, comm);
+		family = family_of(process, comm);
 		if (!family || ++all > COMMS_MAX)
 			return too_many;
 		if (have(&groups, lien_comm_group(comm)) && !add(&families, family))
 			return too_many;
 	}
 	RB_FOREACH (comm, lien_comm_tree, &process->comms) {
-		if (!lien_comm_unnamed(comm) &&
-			!have(&families, lien_by_comm_family(process, comm)))
+		if (!lien_comm_unnamed(comm) && !have(&families, family_of(process, comm)))
 			continue;
 		if (*count == AWAY_MAX)
 			return too_many;
@@ -253,27 +239,6 @@ static const char *decide(struct lien_agent *agent, struct lien_process *process
 	return why;
 }
 
-const char *lien_by_comm_why(struct lien_agent *agent, struct lien_process *process)
-{
-	uint64_t comms[AWAY_MAX];
-	struct lien_probe_shut shut;
-	const char *why;
-	unsigned count;
-
-	if (!process->agent || !lien_probes_gate_holds(agent->probes, process->pid, &shut))
-		return "its threads are not held";
-	if (shut.trusting)
-		return "its threads are not held (on_use \"ignore\")";
-	why = decide(agent, process, lien_agent_catch_up(agent), comms, &count);
-	if (why || shut.by_comm)
-		return why;
-	/* Not everything was known when the offload ended. */
-	lien_by_comm_set(agent, process->pid);
-	if (lien_probes_gate_holds(agent->probes, process->pid, &shut) && shut.by_comm)
-		return NULL;
-	return "its gate holds all of its communicators";
-}
-
 void lien_by_comm_set(struct lien_agent *agent, uint32_t pid)
 {
 	/* What the graph has not heard of yet may be away as well. */
@@ -294,4 +259,280 @@ void lien_by_comm_set(struct lien_agent *agent, uint32_t pid)
 	else /* or, if there are too many, it holds all */
 		lien_probes_gate_comms(agent->probes, pid, comms, count);
 	lien_gate_let_go(agent, tracked);
+}
+
+/* Returns why the process's gate, which is shut, holds all communicators: a clause. NULL: it does
+ * not. */
+static const char *why_all(struct lien_agent *agent, struct lien_process *process)
+{
+	uint64_t comms[AWAY_MAX];
+	struct lien_probe_shut shut;
+	const char *why;
+	unsigned count;
+
+	if (!process->agent || !lien_probes_gate_holds(agent->probes, process->pid, &shut))
+		return "its threads are not held";
+	if (shut.trusting)
+		return "its threads are not held (on_use \"ignore\")";
+	why = decide(agent, process, lien_agent_catch_up(agent), comms, &count);
+	if (why || shut.by_comm)
+		return why;
+	/* Not everything was known when the offload ended. */
+	lien_by_comm_set(agent, process->pid);
+	if (lien_probes_gate_holds(agent->probes, process->pid, &shut) && shut.by_comm)
+		return NULL;
+	return "its gate holds all of its communicators";
+}
+
+/* --- restores in parts ------------------------------------------------------------------------ */
+
+#define GROUPS_MAX 1024
+#define NEVER	   UINT64_MAX
+
+/* A group that has memory away. */
+struct group {
+	uint64_t group;
+	unsigned set; /* place of another one that comes back with it, or its own */
+	/* Of all groups that come back together, at the place that stands for them: */
+	uint64_t bytes; /* to be mapped, in all processes */
+	uint64_t t;	/* since when a thread waits; NEVER: none does */
+};
+
+#define SLOTS (2 * GROUPS_MAX)
+
+struct list {
+	struct lien_agent *agent;
+	struct group *group; /* in the order of being found: .set counts on it */
+	unsigned count;
+	uint16_t slot[SLOTS]; /* place of a group, plus 1, at or behind its hash; 0: none */
+};
+
+/* Returns where the group is, or where its place goes. */
+static uint16_t *slot_of(struct list *list, uint64_t group)
+{
+	unsigned at = (group * 0x9e3779b97f4a7c15ull) >> 32;
+
+	while (list->slot[at % SLOTS] && list->group[list->slot[at % SLOTS] - 1].group != group)
+		at++;
+	return &list->slot[at % SLOTS];
+}
+
+/* -1: it has nothing away. */
+static int find(struct list *list, uint64_t group)
+{
+	return (int)*slot_of(list, group) - 1;
+}
+
+/* Returns its place, -1: there are too many. */
+static int add_group(struct list *list, uint64_t group)
+{
+	const unsigned at = list->count;
+
+	if (at == GROUPS_MAX)
+		return -1;
+	*slot_of(list, group) = at + 1;
+	list->group[at] = (struct group){.group = group, .set = at, .t = NEVER};
+	list->count++;
+	return at;
+}
+
+static unsigned root_of(const struct list *list, unsigned i)
+{
+	while (list->group[i].set != i)
+		i = list->group[i].set;
+	return i;
+}
+
+static void unite(struct list *list, unsigned a, unsigned b)
+{
+	a = root_of(list, a);
+	b = root_of(list, b);
+	if (a == b)
+		return;
+	list->group[b].set = a;
+	list->group[a].bytes += list->group[b].bytes;
+}
+
+static bool is_asked(const uint64_t *asked, unsigned count, uint64_t group)
+{
+	unsigned i;
+
+	for (i = 0; i < count && asked[i] != group; i++)
+		;
+	return !count || i < count;
+}
+
+/* Adds what the process lacks, of the groups that the restore is for. Returns false if there are
+ * too many. */
+static bool add_memory(struct list *list, const struct lien_transaction_result *result,
+	struct lien_process *process)
+{
+	const unsigned count = result->groups_count;
+	const uint64_t *asked = result->groups;
+	struct lien_mapping *mapping;
+	uint64_t group;
+	int at;
+
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
+		if (!mapping->parked)
+			continue;
+		group = lien_comm_group(lien_allocation_comm(mapping->holding->allocation));
+		if (!is_asked(asked, count, group))
+			continue;
+		at = find(list, group);
+		if (at < 0)
+			at = add_group(list, group);
+		if (at < 0)
+			return false;
+		list->group[root_of(list, at)].bytes += mapping->bytes;
+	}
+	return true;
+}
+
+/* Communicators of one family come back together: until then their gate stays shut. */
+static void unite_families(struct list *list, struct lien_process *process)
+{
+	struct {
+		uint32_t family;
+		int at;
+	} seen[64];
+	unsigned count = 0, i;
+	struct lien_comm *comm;
+	uint32_t family;
+	int at;
+
+	RB_FOREACH (comm, lien_comm_tree, &process->comms) {
+		at = find(list, lien_comm_group(comm));
+		if (at < 0)
+			continue;
+		family = family_of(process, comm);
+		for (i = 0; i < count && seen[i].family != family; i++)
+			;
+		if (i < count) {
+			unite(list, seen[i].at, at);
+		} else if (count < sizeof(seen) / sizeof(seen[0])) {
+			seen[count].family = family;
+			seen[count++].at = at;
+		}
+	}
+}
+
+static int note_waiting(
+	void *context, const struct lien_probe_held_key *who, const struct lien_probe_held *held)
+{
+	struct list *list = context;
+	struct lien_process *process = lien_graph_process(list->agent->graph, who->pid);
+	const struct lien_comm key = {.address = held->comm}, *comm;
+	struct group *group;
+	int at;
+
+	if (!process || !held->comm)
+		return 0;
+	comm = RB_FIND(lien_comm_tree, &process->comms, (struct lien_comm *)&key);
+	at = comm ? find(list, lien_comm_group(comm)) : -1;
+	if (at < 0)
+		return 0;
+	group = &list->group[root_of(list, at)];
+	if (held->t < group->t)
+		group->t = held->t;
+	return 0;
+}
+
+static int by_need(const void *a, const void *b)
+{
+	const struct group *const *x = a, *const *y = b;
+
+	if ((*x)->t != (*y)->t)
+		return (*x)->t < (*y)->t ? -1 : 1;
+	if ((*x)->bytes != (*y)->bytes)
+		return (*x)->bytes < (*y)->bytes ? -1 : 1;
+	return (*x > *y) - (*x < *y);
+}
+
+static unsigned add_set(
+	const struct list *list, unsigned root, uint64_t *groups, unsigned count, unsigned max)
+{
+	unsigned i;
+
+	for (i = 0; i < list->count; i++) {
+		if (root_of(list, i) != root)
+			continue;
+		if (count == max)
+			return UINT32_MAX;
+		groups[count++] = list->group[i].group;
+	}
+	return count;
+}
+
+/* Returns the number of groups that come next; 0: all. */
+static unsigned choose(struct list *list, unsigned part, uint64_t *groups, unsigned max)
+{
+	const struct group *order[GROUPS_MAX];
+	const unsigned few = part < 2 ? 1 : part < 12 ? 1u << (part - 1) : GROUPS_MAX;
+	unsigned sets = 0, taken, count = 0, more, i;
+
+	for (i = 0; i < list->count; i++)
+		if (list->group[i].set == i)
+			order[sets++] = &list->group[i];
+	qsort(order, sets, sizeof(order[0]), by_need);
+	for (taken = 0; taken < sets; taken++) {
+		/* One for which threads wait is not held up by one for which none does. */
+		if (taken == few || (order[0]->t != NEVER && order[taken]->t == NEVER))
+			break;
+		more = add_set(list, order[taken] - list->group, groups, count, max);
+		if (more == UINT32_MAX)
+			break;
+		count = more;
+	}
+	return taken == sets ? 0 : count;
+}
+
+/* Lists what is away. Returns false, and why, if it cannot be told apart. */
+static bool list_away(
+	struct list *list, const struct lien_transaction_result *result, char *why, size_t size)
+{
+	const struct lien_transaction_process *processes = result->processes;
+	const unsigned count = result->processes_count;
+	struct lien_process *process;
+	const char *reason;
+	unsigned i;
+
+	for (i = 0; i < count; i++) {
+		process = lien_graph_process(list->agent->graph, processes[i].pid);
+		if (!process || (!process->parked && !process->held_items))
+			continue;
+		reason = why_all(list->agent, process);
+		if (reason) {
+			snprintf(why, size, "process %u: %s", process->pid, reason);
+			return false;
+		}
+		if (!add_memory(list, result, process)) {
+			snprintf(why, size, "there are too many communicators");
+			return false;
+		}
+	}
+	for (i = 0; i < count; i++) {
+		process = lien_graph_process(list->agent->graph, processes[i].pid);
+		if (process)
+			unite_families(list, process);
+	}
+	return true;
+}
+
+unsigned lien_parts_next(void *context, const struct lien_transaction_result *result,
+	uint64_t *groups, unsigned max, char *why, size_t size)
+{
+	struct list list = {.agent = context};
+	unsigned count = 0;
+
+	why[0] = 0;
+	list.group = calloc(GROUPS_MAX, sizeof(*list.group));
+	if (!list.group)
+		return 0;
+	if (list_away(&list, result, why, size)) {
+		lien_probes_held(list.agent->probes, note_waiting, &list);
+		count = choose(&list, result->parts, groups, max);
+	}
+	free(list.group);
+	return count;
 }

@@ -17,12 +17,15 @@ void lien_by_comm_moved(struct lien_agent *agent);
 /* Call this when an offload or a restore has ended: makes the process's gate, if it is shut, hold
  * what it has to, and lets go of threads that it no longer holds. */
 void lien_by_comm_set(struct lien_agent *agent, uint32_t pid);
-/* Returns why the process's gate, which is shut, holds all communicators: a clause. NULL: it does
- * not. */
-const char *lien_by_comm_why(struct lien_agent *agent, struct lien_process *process);
-/* Returns the number that a communicator has in common with all of the process that may share
- * memory with it, because they were split or shrunk from each other; those whose origin no longer
- * exists have one together. 0: there are too many in between. */
-uint32_t lien_by_comm_family(const struct lien_process *process, const struct lien_comm *comm);
+/*
+ * For struct lien_transaction_ops.next_part: which memory a restore in parts brings back next. One
+ * communicator's after the other, or that of several together if they may share some. Those for
+ * which threads wait come first, the longest wait first; then the smallest. From the second part
+ * on, each has up to twice as many of them as the one before, so that parts are few; no part mixes
+ * those that threads wait for with others. Takes all at once, and says why, where gates cannot tell
+ * communicators apart: what came back first would be of no use.
+ */
+unsigned lien_parts_next(void *agent, const struct lien_transaction_result *result,
+	uint64_t *groups, unsigned max, char *why, size_t size);
 
 #endif

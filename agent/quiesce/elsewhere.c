@@ -42,7 +42,8 @@ json_t *lien_elsewhere_status(const struct lien_node_status *status)
 		(json_int_t)status->round, "held", status->held);
 }
 
-void lien_elsewhere_tell(struct lien_agent *agent)
+/* Tells the coordinator where the part stands, if that has changed. */
+static void tell(struct lien_agent *agent)
 {
 	struct lien_elsewhere *elsewhere = agent->elsewhere;
 	const bool report = elsewhere->report != elsewhere->sent;
@@ -99,7 +100,7 @@ void lien_elsewhere_looked(struct lien_agent *agent, bool reached, json_t *repor
 		json_decref(elsewhere->report);
 		elsewhere->report = report;
 	}
-	lien_elsewhere_tell(agent);
+	tell(agent);
 }
 
 /* --- the transaction -------------------------------------------------------------------------- */
@@ -126,7 +127,7 @@ enum lien_go_on lien_elsewhere_may_go_on(void *context, enum lien_point point)
 		lien_part_not_noted(&elsewhere->part);
 		may = lien_part_may_go_on(&elsewhere->part, point);
 	}
-	lien_elsewhere_tell(agent);
+	tell(agent);
 	return may;
 }
 
@@ -178,5 +179,5 @@ void lien_elsewhere_ended(struct lien_agent *agent, const struct lien_transactio
 	/* A restore that failed leaves things away, as they were. */
 	lien_part_ended(part, !result->error, !restore && !result->undo_failed && !result->lost);
 	note(agent);
-	lien_elsewhere_tell(agent);
+	tell(agent);
 }

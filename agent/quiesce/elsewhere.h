@@ -37,8 +37,6 @@ bool lien_elsewhere_holds(const struct lien_agent *agent);
 /* The job was looked at, and this is the report (NULL: as before). `reached`: it may be at rest.
  * Takes it over. */
 void lien_elsewhere_looked(struct lien_agent *agent, bool reached, json_t *report);
-/* Tells the coordinator where the part stands, if that has changed. */
-void lien_elsewhere_tell(struct lien_agent *agent);
 json_t *lien_elsewhere_status(const struct lien_node_status *status);
 /* Is the transaction bound to go on whatever a user says? */
 bool lien_elsewhere_is_committed(const struct lien_agent *agent);

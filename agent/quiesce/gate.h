@@ -10,6 +10,22 @@
 #include <jansson.h>
 
 #include "agent/core/agent.h"
+#include "loader/probes/gate.h"
+
+#define LIEN_GATE_AGAIN_NS 1000000000ull /* after what was not possible */
+
+/* NULL: it has ended, or nothing is known of it. */
+static inline struct lien_tracked *lien_gate_tracked(const struct lien_agent *agent, uint32_t pid)
+{
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	return process ? process->agent : NULL;
+}
+
+/* Makes the process's gate, which holds nobody yet. `wait`: for the kernel, for a while; otherwise
+ * it only begins. -ETIMEDOUT: try again. Like the others it says why in `why`. */
+int lien_gate_make(
+	struct lien_agent *agent, struct lien_process *process, bool wait, char *why, size_t size);
 
 /* Call this before the agent's plan is carried out. `all`: memory other than NCCL's is moved. */
 void lien_gate_set(struct lien_agent *agent, bool all);
@@ -37,6 +53,10 @@ void lien_gate_stays(struct lien_agent *agent, uint32_t pid);
  * not hold now, at once or, while another order is under way, with one of the next ticks. More than
  * some thousand: the others wait for the end. */
 void lien_gate_let_go(struct lien_agent *agent, struct lien_tracked *tracked);
+/* Does the thread wait for what an earlier transaction has taken away, whatever the present one
+ * holds? Nobody can wait for such a thread: all were at rest with it. */
+bool lien_gate_held_before(
+	const struct lien_agent *agent, uint32_t pid, const struct lien_probe_held *held);
 
 /* Looks for threads that wait for memory that is away, and acts as the offload's client asked. Call
  * it when a transaction has ended, before anybody begins another one. */

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/quiesce/gate_internal.h"
+/* Makes gates, and attaches them to libraries. */
+#include "agent/quiesce/gate.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include "loader/probes/calls.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/functions.h"
+#include "loader/probes/gate.h"
 
 struct attaching {
 	struct lien_agent *agent;
@@ -206,51 +208,6 @@ bool lien_gate_covers(struct lien_agent *agent, uint32_t pid, const struct lien_
 			"more threads of process %u, or of its user, use CUDA than lien follows",
 			pid);
 	return !gate->unheld && !gate->untracked && !gate->unlisted;
-}
-
-int lien_gate_shut_to(struct lien_agent *agent, uint32_t pid, const struct lien_probe_shut *range,
-	const struct lien_probe_shut *before, char *why, size_t size)
-{
-	int err = lien_probes_gate_shut(agent->probes, pid, range, before);
-
-	if (err)
-		snprintf(why, size, "its gate cannot be shut: %s", strerror(-err));
-	return err;
-}
-
-int lien_gate_make_for_all(
-	struct lien_agent *agent, struct lien_process *process, char *why, size_t size)
-{
-	struct lien_probe_shut all = {.high = UINT64_MAX}, before;
-	struct lien_tracked *tracked = process->agent;
-	int err;
-
-	/* The earlier agent was told that nobody uses the memory. */
-	if (lien_probes_gate_holds(agent->probes, process->pid, &before) && before.trusting) {
-		all.trusting = 1;
-		tracked->on_use = LIEN_ON_USE_IGNORE;
-	}
-	tracked->gate_all = true;
-	err = lien_gate_make(agent, process, true, why, size);
-	if (!err)
-		err = lien_gate_shut_to(agent, process->pid, &all, NULL, why, size);
-	tracked->t_gate = err ? lien_now_ns() + (err == -ETIMEDOUT ? 0 : LIEN_GATE_AGAIN_NS) : 0;
-	return err;
-}
-
-void lien_gate_make_late(struct lien_agent *agent)
-{
-	struct lien_process *process;
-	struct lien_tracked *tracked;
-	char why[200];
-
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
-		tracked = process->agent;
-		if (tracked && tracked->t_gate && lien_now_ns() >= tracked->t_gate &&
-			!lien_gate_make_for_all(agent, process, why, sizeof(why)))
-			lien_log(5, "process %u: its threads are held back now", process->pid);
-	}
 }
 
 void lien_gate_cover(struct lien_agent *agent, struct lien_process *process)

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 
 #include "agent/quiesce/elsewhere.h"
-#include "loader/probes/follow.h"
-#include "loader/probes/gate.h"
 
 static struct lien_node_group group_of(const struct lien_standing *standing)
 {
@@ -14,18 +12,18 @@ static struct lien_node_group group_of(const struct lien_standing *standing)
 }
 
 /* Returns false if out of memory. */
-static bool report_pairs(const struct rest *rest, const struct rest *all,
-	const struct lien_standing *standing, struct lien_node_standing *told)
+static bool report_pairs(const struct rest *rest, const struct lien_standing *standing,
+	struct lien_node_standing *told)
 {
 	const struct begun *pairs;
 	unsigned i, count;
 	uint32_t peer;
 
-	pairs = lien_rest_pairs(all, rest->pids[standing->process], standing->comm, &count);
+	pairs = lien_rest_pairs(rest, rest->pids[standing->process], standing->comm, &count);
 	for (i = 0; i < count; i++) {
 		peer = pairs[i].which.peer;
 		if (lien_node_standing_pair(told, peer / 2, peer % 2,
-			    lien_rest_transfers((void *)rest, standing, peer / 2, peer % 2)))
+			    rest->targets.transfers((void *)rest, standing, peer / 2, peer % 2)))
 			return false;
 	}
 	return true;
@@ -61,17 +59,12 @@ static void report_place(const struct rest *rest, const struct lien_standing *st
 /* Reports what this node counts. Returns false if out of memory. */
 static bool report_standings(struct rest *rest)
 {
-	struct rest all = {.agent = rest->agent,
-		.pids = rest->pids,
-		.places = rest->places,
-		.count = rest->count};
 	const struct lien_standing *standing = rest->targets.standings;
-	bool good = lien_probes_pairs(rest->agent->probes, lien_rest_note_pair, &all) >= 0;
+	bool good = lien_rest_list_pairs(rest);
 	struct lien_node_standing *told;
 	const struct lien_process *process;
 	unsigned i;
 
-	lien_rest_sort(&all);
 	for (i = 0; good && i < rest->here; i++, standing++) {
 		if (!standing->group) {
 			rest->report.unnamed = true;
@@ -87,13 +80,12 @@ static bool report_standings(struct rest *rest)
 		told->rank = standing->rank;
 		told->counted = standing->counted;
 		told->since = standing->since && process && process->agent
-				      ? lien_since_number(process->agent)
+				      ? ((struct lien_tracked *)process->agent)->since_number
 				      : 0;
 		told->collectives = standing->collectives;
 		report_place(rest, standing, told);
-		good = !standing->transfers || report_pairs(rest, &all, standing, told);
+		good = !standing->transfers || report_pairs(rest, standing, told);
 	}
-	free(all.begun);
 	return good;
 }
 
@@ -110,7 +102,7 @@ static bool add_elsewhere(struct rest *rest, const struct lien_standing *here,
 		.elsewhere = true,
 		.collectives = group->collectives};
 
-	return lien_rest_add(rest, &standing, NULL);
+	return lien_rest_add(rest, &standing);
 }
 
 /* Adds a standing for the group, and one for each rank that has transfers with ranks here. */

@@ -7,6 +7,7 @@
 #ifndef LIEN_QUIESCE_H
 #define LIEN_QUIESCE_H
 
+#include "agent/core/agent.h"
 #include "agent/transaction/transaction.h"
 
 /* For not_now. */
@@ -15,6 +16,8 @@ const char *lien_quiesce_not_now(void *agent, uint32_t pid);
 enum lien_rest lien_quiesce_look(void *agent, struct lien_resting *resting);
 /* For rested. */
 void lien_quiesce_rested(void *agent, const uint32_t *pids, unsigned count);
+/* Forgets the counts of the last rest; `number`: of the rest whose counts will be noted. */
+void lien_since_clear(struct lien_tracked *tracked, uint64_t number);
 /* For background: lists communicators on which NCCL may be at work. */
 unsigned lien_quiesce_background(void *agent, uint32_t pid, uint64_t *comms, unsigned max);
 

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
+
 /* times the patience: */
 #define UNLIKELY 25
 #define HARDLY	 100
@@ -24,7 +26,8 @@ static uint64_t transfers_behind(const struct lien_targets *targets,
 	return its > own ? its - own : 0;
 }
 
-bool lien_targets_may_pair(const struct lien_standing *standing, const struct lien_standing *other)
+/* Have the two ranks transfers in common? */
+static bool may_pair(const struct lien_standing *standing, const struct lien_standing *other)
 {
 	return standing != other && standing->rank >= 0 && other->rank >= 0 &&
 	       (other->transfers || standing->transfers);
@@ -154,7 +157,7 @@ static void compare_transfers(const struct lien_targets *targets, struct lien_st
 	for (i = 0; i < lien_targets_pairs(standing) && !standing->lags && !standing->elsewhere;
 		i++) {
 		other = standing->peers[i];
-		if (lien_targets_may_pair(standing, other))
+		if (may_pair(standing, other))
 			standing->lags = transfers_behind(targets, standing, other, false) ||
 					 transfers_behind(targets, standing, other, true);
 	}
@@ -168,15 +171,21 @@ static void sum_up(struct lien_targets *targets)
 	unsigned i;
 
 	memset(targets->of, 0, targets->processes * sizeof(*targets->of));
+	targets->lags = targets->unsure = targets->uneven = false;
+	targets->counted = !targets->uncounted_elsewhere;
 	for (i = 0; i < targets->standings_count; i++, standing++) {
 		of = &targets->of[standing->process];
 		if (standing->elsewhere)
 			continue;
+		targets->lags |= standing->lags;
 		of->lags |= standing->lags;
+		targets->counted &= is_counted(standing);
 		of->uncounted |= !is_counted(standing);
 	}
 	for (i = 0; i < targets->held_count; i++, held++) {
 		of = &targets->of[held->process];
+		targets->counted &= held->at != LIEN_HELD_UNCOUNTED;
+		targets->unsure |= held->unsure;
 		of->held = true;
 		of->lags_where_held |= held->standing && held->standing->lags;
 	}
@@ -204,6 +213,13 @@ static bool is_behind(const struct lien_targets *targets, const struct lien_held
 	       (of->lags && !of->lags_where_held);
 }
 
+static bool let_in(struct lien_targets *targets, struct lien_held_thread *held, bool let_in)
+{
+	held->let_in = let_in;
+	targets->uneven |= let_in && !held->meets && !held->singly;
+	return let_in;
+}
+
 bool lien_targets_compute(struct lien_targets *targets)
 {
 	bool any = false;
@@ -217,7 +233,7 @@ bool lien_targets_compute(struct lien_targets *targets)
 		compare_transfers(targets, &targets->standings[i]);
 	sum_up(targets);
 	for (i = 0; i < targets->held_count; i++)
-		any |= targets->held[i].let_in = is_behind(targets, &targets->held[i]);
+		any |= let_in(targets, &targets->held[i], is_behind(targets, &targets->held[i]));
 	return any;
 }
 
@@ -279,55 +295,45 @@ bool lien_targets_guess(struct lien_targets *targets)
 	bool any = false;
 	unsigned i;
 
-	targets->guessed_busy = targets->guessed_any = false;
+	targets->guessed_busy = targets->guessed_any = targets->uneven = false;
 	for (i = 0; i < targets->held_count; i++) {
 		struct lien_held_thread *held = &targets->held[i];
 
-		held->let_in = may_be_behind(targets, held, idle);
-		targets->guessed_any |= held->let_in;
-		held->singly = !held->let_in && may_set_a_flag(targets, held);
-		held->let_in |= held->singly;
-		any |= held->let_in;
+		const bool behind = may_be_behind(targets, held, idle);
+
+		targets->guessed_any |= behind;
+		held->singly = !behind && may_set_a_flag(targets, held);
+		any |= let_in(targets, held, behind || held->singly);
 		targets->guessed_busy |= held->let_in && targets->busy[held->process];
 	}
 	return any;
 }
 
-/* Returns the index of the first peer of this rank, or of one behind it. */
-static unsigned first_of_rank(const struct lien_standing *standing, uint32_t rank)
-{
-	unsigned low = 0, high = lien_targets_pairs(standing), mid;
-
-	while (low < high) {
-		mid = (low + high) / 2;
-		if (standing->peers[mid]->rank < 0 || (uint32_t)standing->peers[mid]->rank < rank)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low;
-}
-
 /* Returns how many calls of a kind a standing has begun, to or from one rank; *target: how many it
- * must begin. */
+ * must begin. Zeros: it has none in common with that rank. */
 static uint64_t begun_of(const struct lien_targets *targets, const struct lien_standing *standing,
 	enum lien_held_at at, uint32_t peer, uint64_t *target)
 {
-	const struct lien_standing *other;
-	uint64_t own, its;
+	const struct lien_standing *other, key = {.group = standing->group, .rank = peer},
+					   *wanted = &key;
+	const unsigned count = lien_targets_pairs(standing);
+	uint64_t own = 0, its;
+	bool any = false;
 	unsigned i;
 
+	*target = 0;
 	if (at == LIEN_HELD_COLLECTIVE) {
 		*target = standing->target;
 		return standing->collectives;
 	}
-	*target = own = begun(targets, standing, peer, at == LIEN_HELD_RECEIVE);
-	for (i = first_of_rank(standing, peer); i < lien_targets_pairs(standing); i++) {
+	i = lien_array_at_least(standing->peers, count, sizeof(wanted), &wanted, by_rank);
+	for (; i < count && standing->peers[i]->rank == key.rank; i++) {
 		other = standing->peers[i];
-		if (other->rank < 0 || (uint32_t)other->rank != peer)
-			break;
-		if (!lien_targets_may_pair(standing, other))
+		if (!may_pair(standing, other))
 			continue;
+		if (!any)
+			*target = own = begun(targets, standing, peer, at == LIEN_HELD_RECEIVE);
+		any = true;
 		its = begun(targets, other, standing->rank, at == LIEN_HELD_SEND);
 		*target = its > *target ? its : *target;
 	}
@@ -347,16 +353,6 @@ uint64_t lien_targets_more(const struct lien_targets *targets, const struct lien
 	return target > own + now ? target - own - now : 0;
 }
 
-bool lien_targets_uneven(const struct lien_targets *targets)
-{
-	unsigned i;
-
-	for (i = 0; i < targets->held_count; i++)
-		if (targets->held[i].let_in && !targets->held[i].meets && !targets->held[i].singly)
-			return true;
-	return false;
-}
-
 bool lien_targets_free(struct lien_targets *targets)
 {
 	struct lien_held_thread *held;
@@ -370,39 +366,4 @@ bool lien_targets_free(struct lien_targets *targets)
 		held->let_in = any = true;
 	}
 	return any;
-}
-
-bool lien_targets_lag(const struct lien_targets *targets)
-{
-	unsigned i;
-
-	for (i = 0; i < targets->standings_count; i++)
-		if (targets->standings[i].lags)
-			return true;
-	return false;
-}
-
-bool lien_targets_counted(const struct lien_targets *targets)
-{
-	unsigned i;
-
-	if (targets->uncounted_elsewhere)
-		return false;
-	for (i = 0; i < targets->standings_count; i++)
-		if (!targets->standings[i].elsewhere && !is_counted(&targets->standings[i]))
-			return false;
-	for (i = 0; i < targets->held_count; i++)
-		if (targets->held[i].at == LIEN_HELD_UNCOUNTED)
-			return false;
-	return true;
-}
-
-bool lien_targets_unsure(const struct lien_targets *targets)
-{
-	unsigned i;
-
-	for (i = 0; i < targets->held_count; i++)
-		if (targets->held[i].unsure)
-			return true;
-	return false;
 }

@@ -20,6 +20,8 @@
 #define LIEN_TARGETS_PEERS 256
 #define LIEN_TARGETS_HERE  32
 
+struct lien_counts;
+
 /* A process on one of its communicators. */
 struct lien_standing {
 	/* --- reported --- */
@@ -28,7 +30,8 @@ struct lien_standing {
 	const uint8_t *group; /* LIEN_TARGETS_GROUP bytes; borrowed */
 	int32_t rank;	      /* -1: not known; then its transfers are not compared */
 	bool counted;	      /* its counts can be compared with those of the group */
-	bool since;	      /* its counts are those since a rest: see lien_targets_guess() */
+	/* its counts are those since a rest (see lien_targets_guess()); the caller's */
+	const struct lien_counts *since;
 	bool transfers;	      /* it has sent or received */
 	bool elsewhere;	      /* on another node: only others are compared with it */
 	uint64_t collectives; /* begun: those that are held are not */
@@ -95,8 +98,16 @@ struct lien_targets {
 	/* Since .busy was true. A thread that was held later may have given its device work. */
 	uint64_t round_ns;
 	bool uncounted_elsewhere; /* a count of other nodes is missing */
-	bool guessed_busy;	  /* results: threads of busy processes are among them, */
-	bool guessed_any;	  /* and others than those let in singly */
+	/* Results: */
+	bool lags;    /* a rank is known to be behind, whether or not a thread of it is held */
+	bool counted; /* no count is missing that would show who is behind */
+	bool unsure;  /* a thread is held that may be in a group opened before anybody watched */
+	/* A thread that is to be let in, and not singly, is held at a call in which ranks do not
+	 * meet. Rather than one call at a time, it and its like should go on until it gets to one
+	 * in which they do. */
+	bool uneven;
+	bool guessed_busy; /* threads of busy processes are among those guessed, */
+	bool guessed_any;  /* and others than those let in singly */
 	/* Returns the number of sends to (or receives from) a rank that have begun on a standing's
 	 * communicator, without those that are held. */
 	uint64_t (*transfers)(
@@ -134,23 +145,12 @@ uint64_t lien_targets_more(const struct lien_targets *targets, const struct lien
 /* Returns the number of its peers with which it may have transfers in common; 0 in a large group.
  */
 unsigned lien_targets_pairs(const struct lien_standing *standing);
-/* Returns true if it has some with this one of them. */
-bool lien_targets_may_pair(const struct lien_standing *standing, const struct lien_standing *other);
 
-/* Returns true if a thread that is to be let in, and not singly, is held at a call in which ranks
- * do not meet. Rather than one call at a time, it and its like should go on until it gets to one in
- * which they do. */
-bool lien_targets_uneven(const struct lien_targets *targets);
-/* Sets .let_in of all threads at such calls. Returns true if there are any. */
+/* Sets .let_in of all threads at calls in which ranks do not meet. Returns true if there are any.
+ */
 bool lien_targets_free(struct lien_targets *targets);
 
-/* Returns true if a rank is known to be behind, whether or not a thread of it is held. */
-bool lien_targets_lag(const struct lien_targets *targets);
-/* Returns true if no count is missing that would show who is behind. */
-bool lien_targets_counted(const struct lien_targets *targets);
 /* Returns true if a process has threads that are held, and is not busy: others may wait for it. */
 bool lien_targets_idle(const struct lien_targets *targets);
-/* Returns true if a thread is held that may be in a group that it opened before anybody watched. */
-bool lien_targets_unsure(const struct lien_targets *targets);
 
 #endif

@@ -25,7 +25,6 @@
 #include "agent/daemon/answers.h"
 #include "agent/quiesce/by_comm.h"
 #include "agent/quiesce/gate.h"
-#include "agent/quiesce/parts.h"
 #include "agent/quiesce/quiesce.h"
 #include "agent/core/node.h"
 #include "agent/core/open_files.h"

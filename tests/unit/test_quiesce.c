@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* agent/quiesce/quiesce.h: who is let in, and when a job is at rest, by what the kernel side says.
  */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "agent/link/link.h"
 #include "agent/quiesce/by_comm.h"
 #include "agent/quiesce/gate.h"
-#include "agent/quiesce/holds.h"
 #include "agent/quiesce/quiesce.h"
-#include "agent/quiesce/since.h"
+#include "loader/discover/status.h"
 #include "loader/discover/untrusted.h"
 #include "loader/probes/calls.h"
 #include "loader/probes/follow.h"
@@ -14,6 +19,7 @@
 
 #define RANKS  2
 #define COMM   0x5500
+#define GATE   0x7000 /* the word for which held threads wait */
 #define MS     1000000ull
 #define NOW_MS 1000000
 
@@ -30,7 +36,8 @@ static struct {
 	unsigned let_in[RANKS];
 	bool away;     /* COMM is, in a gate that holds by communicator */
 	int comms;     /* that the gate of rank 1 holds from now on; -1: all */
-	unsigned gone; /* threads were let go that it does not hold */
+	bool at_calls; /* threads of rank 1 are at those calls, */
+	unsigned gone; /* of which these were let go */
 	/* A thread in a broadcast: the gate has seen it enter, and it was counted; 0: not yet. */
 	uint64_t entered_ms[RANKS], counted_ms[RANKS];
 	uint64_t others[RANKS];		   /* allowed: calls in which they do not meet */
@@ -114,7 +121,8 @@ bool lien_probes_comm_away(const struct lien_probes *probes, uint32_t pid, uint6
 bool lien_probes_gate_holds(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_shut *range)
 {
-	(void)probes, (void)range;
+	(void)probes;
+	*range = (struct lien_probe_shut){.by_comm = k.comms >= 0};
 	return pid == pids[1];
 }
 
@@ -133,20 +141,11 @@ int lien_probes_gate_comms(
 	return 0;
 }
 
-void lien_gate_let_go(struct lien_agent *of, struct lien_tracked *whose)
-{
-	const struct lien_probe_shut shut = {.by_comm = k.comms >= 0};
-	const uint32_t meets = LIEN_PROBE_HELD_MEETS;
-	const struct lien_probe_held held[] = {
-		{.comm = COMM, .call = LIEN_CALL_NCCL_BROADCAST, .flags = meets},
-		{.call = LIEN_CALL_CU_GRAPH_LAUNCH, .flags = meets},
-		{.call = LIEN_CALL_NCCL_INIT_RANK, .flags = meets}};
-	unsigned i;
-
-	assert_ptr_equal(whose, &tracked[1]);
-	for (i = 0; i < sizeof(held) / sizeof(held[0]); i++)
-		k.gone |= !lien_holds(of, whose->pid, &shut, false, &held[i]) << i;
-}
+/* Threads at calls of rank 1, which a gate may hold or not. */
+static const struct lien_probe_held at_calls[] = {
+	{.comm = COMM, .call = LIEN_CALL_NCCL_BROADCAST, .flags = LIEN_PROBE_HELD_MEETS},
+	{.call = LIEN_CALL_CU_GRAPH_LAUNCH, .flags = LIEN_PROBE_HELD_MEETS},
+	{.call = LIEN_CALL_NCCL_INIT_RANK, .flags = LIEN_PROBE_HELD_MEETS}};
 
 int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
 {
@@ -219,13 +218,21 @@ int lien_probes_held(const struct lien_probes *probes,
 		if (k.held_ms[i])
 			assert_int_equal(fn(context, &key, &held), 0);
 	}
+	for (unsigned i = 0; i < COUNT(at_calls) && k.at_calls; i++) {
+		const struct lien_probe_held_key key = {pids[1], 100 + i};
+
+		assert_int_equal(fn(context, &key, &at_calls[i]), 0);
+	}
 	return 0;
 }
 
 void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid)
 {
 	(void)probes;
-	assert_int_equal(tid, pid);
+	if (k.at_calls)
+		k.gone |= 1 << (tid - 100);
+	else
+		assert_int_equal(tid, pid);
 }
 
 bool lien_probes_is_held(const struct lien_probes *probes, uint32_t pid, uint32_t tid)
@@ -292,23 +299,116 @@ int lien_probes_threads(struct lien_probes *probes, const uint32_t *of, unsigned
 	return err;
 }
 
-bool lien_late_stands(
-	uint32_t pid, uint32_t tid, uint64_t *number, uint64_t *argument, uint64_t *sp)
+/* Where a thread stands: before its gate, or it has ended. */
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...)
 {
-	(void)pid, (void)tid;
-	*number = *argument = *sp = UINT64_MAX;
+	unsigned pid, tid;
+	int fd;
+
+	if (sscanf(path, "/proc/%u/task/%u/syscall", &pid, &tid) != 2)
+		return __real_open(path, flags);
+	assert_int_equal(tid, pid);
+	if (!k.late[pid - 1])
+		return -1;
+	k.unseen[pid - 1] &= !k.comes;
+	fd = memfd_create("syscall", MFD_CLOEXEC);
+	dprintf(fd, "%d %#x 0x0 0x0 0x0 0x0 0x0 0x7ffc00001000 0x7f0000001000\n", SYS_futex, GATE);
+	lseek(fd, 0, SEEK_SET);
+	return fd;
+}
+
+int lien_link_state(
+	uint32_t pid, const struct lien_control_place *place, struct lien_control_state *state)
+{
+	(void)pid, (void)place;
+	*state = (struct lien_control_state){.gate = GATE};
+	return 0;
+}
+
+long long lien_status_of(uint32_t pid, uint32_t tid, const char *name, int base)
+{
+	assert_int_equal(tid, pid);
+	assert_string_equal(name, "NSpid");
+	assert_int_equal(base, 10);
+	return tid;
+}
+
+/* --- for the gates of test_by_communicator ---------------------------------------------------- */
+
+static struct lien_link *const link_of_rank_1 = (void *)&k;
+
+enum lien_asker lien_link_asked(const struct lien_link *link)
+{
+	assert_ptr_equal(link, link_of_rank_1);
+	return 0;
+}
+
+enum lien_asker lien_link_waiting(const struct lien_link *link)
+{
+	assert_ptr_equal(link, link_of_rank_1);
+	return 0;
+}
+
+int lien_link_send(struct lien_link *link, enum lien_asker asker,
+	const struct lien_wire_header *order, const void *body, const int *fds, unsigned fds_count)
+{
+	(void)fds;
+	assert_ptr_equal(link, link_of_rank_1);
+	assert_int_equal(asker, LIEN_ASK_GATE);
+	assert_int_equal(order->arg, LIEN_WIRE_GATE_PASS);
+	assert_non_null(body);
+	assert_int_equal(fds_count, 0);
+	return 0;
+}
+
+/* --- gates are neither made, shut nor opened here --------------------------------------------- */
+
+int lien_gate_make(
+	struct lien_agent *of, struct lien_process *process, bool wait, char *to, size_t size)
+{
+	(void)of, (void)process, (void)wait, (void)to, (void)size;
+	return -EOPNOTSUPP;
+}
+
+void lien_gate_cover_late(struct lien_agent *of)
+{
+	(void)of;
+}
+
+bool lien_probes_can_gate(const struct lien_probes *probes)
+{
+	(void)probes;
 	return true;
 }
 
-bool lien_late_waits(struct lien_agent *of, uint32_t pid, uint32_t tid, uint32_t *own)
+unsigned lien_probes_gates(const struct lien_probes *probes)
 {
-	bool waits = k.late[pid - 1];
+	(void)probes;
+	return RANKS;
+}
 
-	assert_ptr_equal(of, &agent);
-	*own = tid;
-	k.late[pid - 1] = false;
-	k.unseen[pid - 1] &= !k.comes;
-	return waits;
+int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid,
+	const struct lien_probe_shut *range, const struct lien_probe_shut *before)
+{
+	(void)probes, (void)pid, (void)range, (void)before;
+	return -EOPNOTSUPP;
+}
+
+void lien_probes_gate_nccl_alone(struct lien_probes *probes, uint32_t pid)
+{
+	(void)probes, (void)pid;
+}
+
+void lien_probes_gate_tick(struct lien_probes *probes)
+{
+	(void)probes;
+}
+
+void lien_probes_ungate(struct lien_probes *probes, uint32_t pid, bool ends)
+{
+	(void)probes, (void)pid, (void)ends;
 }
 
 bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
@@ -670,6 +770,8 @@ static void test_by_communicator(void **state)
 	lien_by_comm_set(&agent, 2);
 	assert_int_equal(k.comms, -1); /* nothing is away, as far as is known */
 	control_detach(2, VA, PIECE, 10, 1);
+	tracked[1].link = link_of_rank_1;
+	k.at_calls = true;
 	for (unsigned away = 0; away < 2; away++) {
 		k.away = away;
 		k.gone = 0;

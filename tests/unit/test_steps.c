@@ -822,8 +822,6 @@ static uint64_t targets_cost(unsigned shape, unsigned n)
 			lien_targets_more(&targets, &standings[i], LIEN_HELD_SEND,
 				standings[i].peers[j]->rank);
 	}
-	lien_targets_lag(&targets);
-	lien_targets_counted(&targets);
 	free(targets.order);
 	free(groups);
 	free(held);

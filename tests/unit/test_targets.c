@@ -294,7 +294,7 @@ static bool look(void)
 						.group = w.id[g],
 						.rank = r,
 						.counted = w.counted,
-						.since = w.rested,
+						.since = w.rested ? (const void *)&w : NULL,
 						.transfers = true,
 						.collectives = count(r, g, -1, -1) -
 							       w.collectives_then[g][r]};
@@ -572,8 +572,8 @@ static bool guessed(bool busy, bool unsure, enum lien_held_at at, bool counted, 
 	bool any;
 
 	assert_false(lien_targets_compute(&t));
-	assert_int_equal(lien_targets_counted(&t), counted && at != LIEN_HELD_UNCOUNTED);
-	assert_int_equal(lien_targets_unsure(&t), unsure);
+	assert_int_equal(t.counted, counted && at != LIEN_HELD_UNCOUNTED);
+	assert_int_equal(t.unsure, unsure);
 	any = lien_targets_guess(&t);
 	assert_int_equal(any, held.let_in);
 	assert_int_equal(t.guessed_busy, held.let_in && busy);
@@ -640,7 +640,7 @@ static void test_flags_of_other_kernels(void **state)
 				assert_int_equal(held.let_in, t.guessed_any || singly);
 				if (!singly)
 					continue;
-				assert_false(lien_targets_uneven(&t));
+				assert_false(t.uneven);
 				held.age_ns = 1000000;
 				assert_false(lien_targets_guess(&t));
 				held.age_ns = 1500000;
@@ -681,7 +681,7 @@ static void test_a_refused_call(void **state)
 			.transfers = transfers};
 
 		assert_false(lien_targets_compute(&t));
-		assert_int_equal(lien_targets_counted(&t), !disbelieved);
+		assert_int_equal(t.counted, !disbelieved);
 		assert_int_equal(lien_targets_guess(&t), disbelieved);
 		assert_int_equal(held.let_in, disbelieved);
 		standings[0].collectives = 7;
@@ -739,7 +739,7 @@ static void test_large_groups(void **state)
 				.elsewhere = i < sizes[s].elsewhere};
 		asked = 0;
 		lien_targets_compute(&targets);
-		assert_int_equal(lien_targets_counted(&targets), sizes[s].counted);
+		assert_int_equal(targets.counted, sizes[s].counted);
 		assert_int_equal(standings[all - 2].lags, sizes[s].counted); /* rank 1 */
 		assert_false(standings[all - 1].lags);
 		assert_true(asked <= LIEN_TARGETS_HERE * LIEN_TARGETS_PEERS * 4);
@@ -772,9 +772,10 @@ static void test_nccls_threads(void **state)
 	assert_true(lien_targets_compute(&t));
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(held[i].let_in, !i);
-	assert_true(lien_targets_uneven(&t));
+	assert_true(t.uneven);
 	held[0].meets = held[2].meets = held[1].stays = true;
-	assert_false(lien_targets_uneven(&t));
+	assert_true(lien_targets_compute(&t));
+	assert_false(t.uneven);
 	assert_true(lien_targets_free(&t)); /* but those that ranks meet in, or that must stay */
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(held[i].let_in, i == 0 || i == 3);
