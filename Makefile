@@ -90,9 +90,9 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 # The agent's pure part: no BPF, no CUDA, no root. Unit tests link it alone.
 PURE_DIRS := $(addprefix agent/, graph journal nodes plan ras reread targets transaction views)
 PURE_SRCS := $(sort $(wildcard $(PURE_DIRS:%=%/*.c)))
-WITHOUT_JOIN := agent/join/without.c
-LIEN_SRCS := $(sort $(PURE_SRCS) $(filter-out $(WITHOUT_JOIN), $(wildcard agent/*/*.c loader/*.c loader/*/*.c \
-	$(addprefix tools/, cli/*.c picture/*.c text/*.c top/*.c))))
+WITHOUT_JOIN := tests/integration/without_join.c
+LIEN_SRCS := $(sort $(PURE_SRCS) $(wildcard agent/*/*.c loader/*.c loader/*/*.c \
+	$(addprefix tools/, cli/*.c picture/*.c text/*.c top/*.c)))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 # The same without agent/join: nothing else needs what is in it.
 WITHOUT_JOIN_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(WITHOUT_JOIN) $(filter-out agent/join/%, $(LIEN_SRCS)))

@@ -165,7 +165,7 @@ struct lien_agent {
 		bool looking;
 	} rewritten; /* processes/rewritten.h */
 	struct lien_netns *netns;
-	struct lien_worker *ipc_connect; /* join/ipc_connect.h */
+	struct lien_worker *ipc_connect; /* join/netns.c */
 	struct lien_ras *ras;		 /* NULL: NCCL's RAS is not asked */
 	/* leave what is known of processes to the next agent */
 	bool ended;

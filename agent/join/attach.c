@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/join/attach.h"
-#include "agent/join/join.h"
-#include "agent/core/proc.h"
-#include "agent/graph/pids.h"
-
+/*
+ * `attach`: gives processes that were started without lien the same standing as others, for a
+ * client. A process that lacks the control library gets it. For a process that ran before it was
+ * watched, its mappings are read from the driver; then all such processes are adopted together, in
+ * a transaction (agent/reread/adoption.h).
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,18 +13,106 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "agent/join/adopt.h"
-#include "agent/join/detach.h"
+#include "agent/core/proc.h"
+#include "agent/core/worker.h"
+#include "agent/graph/pids.h"
 #include "agent/join/job.h"
 #include "agent/join/walks.h"
-#include "agent/core/worker.h"
+#include "agent/orders/orders.h"
 #include "loader/inject/inject.h"
+#include "loader/probes/gate.h"
 
 #define INJECT_MS 5000
 #define READY_NS  5000000000ull	 /* for its control thread to answer */
 #define READ_NS	  60000000000ull /* for its memory to be read */
 #define SLOW_NS	  10000000000ull /* for its mappings to be read at last */
 #define ADOPT_NS  30000000000ull /* for other transactions to end */
+#define REST_MS	  10000		 /* for all processes to come to rest */
+
+/* --- the adoption ----------------------------------------------------------------------------- */
+
+/* A user's adoption does not bring other users' jobs to rest. */
+static unsigned those_owned(
+	struct lien_agent *agent, const struct lien_viewer *viewer, uint32_t *pids, unsigned count)
+{
+	unsigned i, n = 0;
+
+	for (i = 0; i < count; i++)
+		if (lien_proc_owned(lien_graph_process(agent->graph, pids[i]), viewer))
+			pids[n++] = pids[i];
+	return n;
+}
+
+/*
+ * Adopts these processes, whose mappings must all be in the graph, and finds out what is still
+ * unknown of others. Brings only the viewer's own processes to rest. Returns 0, and calls
+ * lien_attach_adopted() at the end, possibly before this returns; or sets *nothing if there is
+ * nothing to find out; or returns -errno with one line in error.
+ */
+static int start_adoption(struct lien_agent *agent, const struct lien_viewer *viewer,
+	const uint32_t *pids, unsigned count, bool *nothing, char *error, size_t error_size)
+{
+	struct lien_transaction_ops ops = lien_orders_ops(agent);
+	struct lien_process *process;
+	struct lien_tracked *tracked;
+	unsigned i;
+	int err = lien_orders_ready(agent, error, error_size);
+
+	*nothing = false;
+	if (err)
+		return err;
+	agent->at_rest = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(uint32_t));
+	agent->adopted = calloc(count + 1, sizeof(uint32_t));
+	if (!agent->at_rest || !agent->adopted) {
+		lien_orders_end(agent);
+		return -ENOMEM;
+	}
+	memcpy(agent->adopted, pids, count * sizeof(*pids));
+	agent->adopted_count = count;
+	agent->transaction_of = *viewer;
+	agent->at_rest_count = lien_adoption_pids(agent->graph, pids, count, agent->at_rest);
+	agent->at_rest_count = those_owned(agent, viewer, agent->at_rest, agent->at_rest_count);
+	*nothing = !agent->at_rest_count;
+	if (!*nothing && !ops.gate) {
+		snprintf(error, error_size,
+			"this kernel cannot hold threads back (%s), so memory that was there "
+			"before "
+			"the agent is shown, and not moved",
+			lien_probes_gate_lacks(agent->probes));
+		err = -EOPNOTSUPP;
+	}
+	for (i = 0; i < agent->at_rest_count && !err; i++) {
+		process = lien_graph_process(agent->graph, agent->at_rest[i]);
+		err = lien_proc_check_goes_on(process->pid, error, error_size);
+		if (err)
+			break;
+		if (!process->held_items && !process->parked)
+			continue;
+		snprintf(error, error_size,
+			"process %u has memory away, and has to take part: `lien restore` first",
+			process->pid);
+		err = -EBUSY;
+	}
+	if (!err && !*nothing)
+		err = lien_transaction_new(&agent->transaction, LIEN_TRANSACTION_ADOPTION,
+			agent->at_rest, agent->at_rest_count, REST_MS, &ops);
+	if (err || *nothing) {
+		if (err == -ENOMEM)
+			snprintf(error, error_size, "out of memory");
+		lien_orders_end(agent);
+		return err;
+	}
+	for (i = 0; i < agent->at_rest_count; i++) {
+		tracked = lien_graph_process(agent->graph, agent->at_rest[i])->agent;
+		tracked->gate_all = true;
+	}
+	agent->adopting = true;
+	agent->t_transaction = lien_now_ns();
+	lien_transaction_start(agent->transaction);
+	return 0;
+}
+
+/* --- the request ------------------------------------------------------------------------------ */
 
 struct part {
 	struct lien_join_part base;
@@ -196,8 +285,8 @@ static void try_to_adopt(struct attach *attach)
 	}
 	attach->state = ATTACH_ADOPTS; /* set first: it may end while it is being started */
 	if (!err)
-		err = lien_adopt_start(attach->base.agent, &client->viewer, pids, n, &nothing,
-			error, sizeof(error));
+		err = start_adoption(attach->base.agent, &client->viewer, pids, n, &nothing, error,
+			sizeof(error));
 	free(pids);
 	if (err)
 		adoption_failed(attach, error);
@@ -276,9 +365,9 @@ static void on_walked(void *to, struct lien_process *process, const struct lien_
 		end_part(attach, part, error);
 		return;
 	}
-	lien_reread_differences(walked->reread, &part->differences);
-	part->mappings = lien_reread_mappings(walked->reread);
-	part->read = !lien_reread_unstable(walked->reread);
+	part->differences = walked->reread->certain.count;
+	part->mappings = walked->reread->mappings;
+	part->read = !walked->reread->open.count;
 	end_part(attach, part,
 		part->read ? NULL
 			   : "it takes orders, but its memory changed whenever it was read: try "

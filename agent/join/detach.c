@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/join/detach.h"
-#include "agent/join/join.h"
+/*
+ * `detach`: makes control libraries leave their process, for a client. Their code stays mapped and
+ * does nothing. The kernel side goes on watching the process. Until it is attached again by name
+ * (`attach`), no offload attaches it (lien_process.detached).
+ */
 
 #include <errno.h>
 #include <stdio.h>
@@ -24,7 +27,6 @@ struct part {
 
 struct detach {
 	struct lien_join_job base;
-	json_t *processes;
 	unsigned detached;
 };
 
@@ -32,15 +34,10 @@ static void answer(struct lien_join_job *job)
 {
 	const struct detach *detach = (struct detach *)job;
 
-	lien_reply_result(job->client,
-		json_pack("{s:O, s:i, s:i}", "processes", detach->processes, "detached",
-			detach->detached, "refused", job->count - detach->detached));
+	lien_reply_result(
+		job->client, json_pack("{s:O, s:i, s:i}", "processes", job->processes, "detached",
+				     detach->detached, "refused", job->count - detach->detached));
 	lien_client_go_on(job->client);
-}
-
-static void release(struct lien_join_job *job)
-{
-	json_decref(((struct detach *)job)->processes);
 }
 
 /* error NULL: the process is detached. */
@@ -52,9 +49,9 @@ static void end_part(struct lien_join_job *job, struct lien_join_part *part, con
 	part->done = true;
 	detach->detached += !error;
 	json_array_append_new(
-		detach->processes, json_pack("{s:i, s:s, s:s?, s:f}", "pid", part->pid, "command",
-					   process ? process->command : "", "error", error, "ms",
-					   (lien_now_ns() - ((struct part *)part)->t_start) / 1e6));
+		job->processes, json_pack("{s:i, s:s, s:s?, s:f}", "pid", part->pid, "command",
+					process ? process->command : "", "error", error, "ms",
+					(lien_now_ns() - ((struct part *)part)->t_start) / 1e6));
 }
 
 static const struct lien_join_kind kind;
@@ -230,7 +227,6 @@ static const struct lien_join_kind kind = {
 	.start = start,
 	.look = look,
 	.answer = answer,
-	.release = release,
 };
 
 static bool wanted(const struct lien_viewer *viewer, const struct lien_process *process, bool named)
@@ -241,21 +237,16 @@ static bool wanted(const struct lien_viewer *viewer, const struct lien_process *
 
 void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
 {
-	struct detach *detach;
+	struct lien_join_job *job;
 
 	if (client->agent->transaction) {
 		lien_reply_busy(client, "a transaction is under way: see `lien status`",
 			(struct lien_blame){LIEN_CAUSE_BUSY, 0, 0});
 		return;
 	}
-	detach = (struct detach *)lien_join_new(client, &kind, pids, count, wanted);
-	if (detach)
-		detach->processes = json_array();
-	if (detach && detach->processes) {
-		lien_join_begin(&detach->base);
-		return;
-	}
-	if (detach)
-		lien_join_free(&detach->base);
-	lien_reply_error(client, "out of memory");
+	job = lien_join_new(client, &kind, pids, count, wanted);
+	if (job)
+		lien_join_begin(job);
+	else
+		lien_reply_error(client, "out of memory");
 }

@@ -35,8 +35,6 @@ static void drop(struct lien_client_job *waited_for)
 	struct lien_join_job *job = (struct lien_join_job *)waited_for;
 
 	job->client = NULL;
-	if (job->kind->dropped)
-		job->kind->dropped(job);
 }
 
 struct lien_join_job *lien_join_new(struct lien_client *client, const struct lien_join_kind *kind,
@@ -50,7 +48,13 @@ struct lien_join_job *lien_join_new(struct lien_client *client, const struct lie
 	struct lien_process *process;
 	struct lien_join_part *part;
 
-	if (!job || !(job->parts = calloc(room + 1, kind->part_size))) {
+	if (!job)
+		return NULL;
+	job->parts = calloc(room + 1, kind->part_size);
+	job->processes = json_array();
+	if (!job->parts || !job->processes) {
+		json_decref(job->processes);
+		free(job->parts);
 		free(job);
 		return NULL;
 	}
@@ -77,6 +81,7 @@ void lien_join_free(struct lien_join_job *job)
 		job->client->job = NULL;
 	if (job->kind->release)
 		job->kind->release(job);
+	json_decref(job->processes);
 	free(job->parts);
 	free(job);
 }

@@ -24,7 +24,8 @@ struct lien_join_job {
 	struct lien_agent *agent;
 	struct lien_client *client; /* NULL: it has gone away */
 	unsigned count;
-	void *parts; /* lien_join_part() */
+	void *parts;	   /* lien_join_part() */
+	json_t *processes; /* an empty list, for the answer */
 };
 
 struct lien_join_kind {
@@ -41,7 +42,6 @@ struct lien_join_kind {
 	 * to do. May be NULL. */
 	bool (*conclude)(struct lien_join_job *job);
 	void (*answer)(struct lien_join_job *job);  /* the client is still there */
-	void (*dropped)(struct lien_join_job *job); /* the client has gone away; may be NULL */
 	void (*release)(struct lien_join_job *job); /* frees the kind's members; may be NULL */
 };
 
@@ -63,6 +63,17 @@ struct lien_process *lien_join_process(
 struct lien_join_part *lien_join_find(
 	const struct lien_join_job *job, uint32_t pid, uint64_t start);
 
+/* Is the process being detached? (detach.c) */
+bool lien_detach_under_way(const struct lien_tracked *tracked);
+
+/* What join.c starts, ticks and stops. The first two before there are threads; 0 or -errno. */
+int lien_netns_start(struct lien_agent *agent);
+int lien_ras_start(struct lien_agent *agent); /* agent->netns is there */
+void lien_walks_tick(struct lien_agent *agent);
 void lien_join_jobs_tick(struct lien_agent *agent);
+void lien_ras_tick(struct lien_agent *agent);
+void lien_attach_stop(struct lien_agent *agent);
+void lien_netns_stop(struct lien_agent *agent);
+void lien_ras_stop(struct lien_agent *agent);
 
 #endif

@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/join/join.h"
 
-#include "agent/join/attach.h"
-#include "agent/join/ipc_connect.h"
 #include "agent/join/job.h"
-#include "agent/join/netns.h"
-#include "agent/join/ras.h"
-#include "agent/join/walks.h"
 
 int lien_join_start(struct lien_agent *agent, bool ras)
 {
-	int err = lien_netns_start(&agent->netns);
+	const int err = lien_netns_start(agent);
 
-	if (!err)
-		err = lien_ipc_connect_start(agent);
 	return !err && ras ? lien_ras_start(agent) : err;
 }
 
@@ -29,8 +22,7 @@ void lien_join_stop(struct lien_agent *agent)
 	struct lien_process *process;
 
 	lien_ras_stop(agent);
-	lien_ipc_connect_stop(agent);
-	lien_netns_stop(agent->netns);
+	lien_netns_stop(agent);
 	lien_attach_stop(agent);
 	for (process = agent->graph ? lien_graph_first(agent->graph) : NULL; process;
 		process = lien_graph_next(process))

@@ -2,7 +2,7 @@
 /*
  * Joins processes that were not watched from their first call on, and lets processes leave. This is
  * everything that the rest of the agent knows of the folder. build/lien-without-join is linked with
- * without.c instead of the folder's other files: it watches, offloads and restores jobs that
+ * tests/integration/without_join.c instead: it watches, offloads and restores jobs that
  * `lien run` started after it.
  */
 #ifndef LIEN_JOIN_H

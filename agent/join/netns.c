@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Sockets in other network namespaces: for whom else lien asks, and for a process that wants the
+ * socket of another one's legacy IPC (control/plain/ipc.h). Such a connection says nothing by
+ * itself: whoever asks for it shows the owner a handle over it.
+ */
 #include "agent/join/netns.h"
 
 #include <errno.h>
@@ -7,6 +12,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +20,19 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <lien/pass_fds.h>
 #include "agent/core/privileges.h"
+#include "agent/core/worker.h"
+#include "agent/join/job.h"
+#include "agent/join/join.h"
+
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
 
 #define WAIT_S 2
 
@@ -98,18 +112,18 @@ uint64_t lien_netns_of(uint32_t pid)
 	return stat(path, &status) ? 0 : status.st_ino;
 }
 
-int lien_netns_start(struct lien_netns **out)
+static int start_helper(struct lien_agent *agent)
 {
 	const struct timeval limit = {.tv_sec = WAIT_S};
 	struct lien_netns *netns;
-	pid_t agent = getpid();
+	pid_t own = getpid();
 	int pair[2], err;
 
 	netns = calloc(1, sizeof(*netns));
 	if (!netns)
 		return -ENOMEM;
 	pthread_mutex_init(&netns->lock, NULL);
-	netns->own = lien_netns_of(agent);
+	netns->own = lien_netns_of(own);
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
 		err = -errno;
 		free(netns);
@@ -117,7 +131,7 @@ int lien_netns_start(struct lien_netns **out)
 	}
 	netns->helper = fork();
 	if (!netns->helper)
-		be_helper(pair[1], agent);
+		be_helper(pair[1], own);
 	err = netns->helper < 0 ? -errno : 0;
 	close(pair[1]);
 	netns->fd = pair[0];
@@ -128,16 +142,8 @@ int lien_netns_start(struct lien_netns **out)
 		free(netns);
 		return err;
 	}
-	*out = netns;
+	agent->netns = netns;
 	return 0;
-}
-
-void lien_netns_stop(struct lien_netns *netns)
-{
-	if (!netns)
-		return;
-	shutdown(netns->fd, SHUT_RDWR);
-	waitpid(netns->helper, NULL, 0);
 }
 
 static int ask_helper(struct lien_netns *netns, int namespace, int family)
@@ -172,4 +178,197 @@ int lien_netns_socket(struct lien_netns *netns, uint32_t pid, int family)
 	pthread_mutex_unlock(&netns->lock);
 	close(namespace);
 	return fd;
+}
+
+/* --- connecting a process, in the worker's thread ------------------------------------------------
+ */
+
+#define NAME_DIGITS    16
+#define PROCESSES_MAX  4096
+#define NAMESPACES_MAX 256
+
+struct connecting {
+	struct lien_job job;
+	struct lien_client_job waited_for;
+	struct lien_client *client; /* NULL: it has gone away */
+	struct lien_netns *netns;
+	char name[NAME_DIGITS + 1];
+	uint32_t network;
+	uint32_t *pids; /* of processes that may be the owner */
+	unsigned count;
+	int fd; /* or -errno */
+};
+
+static bool is_in(int fd, uint32_t network)
+{
+	uint64_t number = 0;
+	socklen_t size = sizeof(number);
+
+	return !getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &number, &size) &&
+	       (uint32_t)number == network;
+}
+
+static int connect_to(int fd, const char *hex)
+{
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	int length = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "lien-ipc-%s", hex);
+
+	return connect(fd, (struct sockaddr *)&name,
+		       offsetof(struct sockaddr_un, sun_path) + 1 + length)
+		       ? -errno
+		       : 0;
+}
+
+/* Returns a socket in the network; -ENOENT: no process is in it. */
+static int find_network(const struct connecting *connecting)
+{
+	uint64_t seen[NAMESPACES_MAX], number;
+	unsigned count = 0, i, j;
+	int fd;
+
+	for (i = 0; i < connecting->count && count < NAMESPACES_MAX; i++) {
+		number = lien_netns_of(connecting->pids[i]);
+		for (j = 0; j < count && seen[j] != number; j++)
+			;
+		if (!number || j < count)
+			continue;
+		seen[count++] = number;
+		fd = lien_netns_socket(connecting->netns, connecting->pids[i], AF_UNIX);
+		if (fd >= 0 && is_in(fd, connecting->network))
+			return fd;
+		if (fd >= 0)
+			close(fd);
+	}
+	return -ENOENT;
+}
+
+static void work(struct lien_job *job)
+{
+	struct connecting *connecting = (struct connecting *)job;
+	int err;
+
+	connecting->fd = find_network(connecting);
+	if (connecting->fd < 0)
+		return;
+	err = connect_to(connecting->fd, connecting->name);
+	if (!err)
+		return;
+	close(connecting->fd);
+	connecting->fd = err;
+}
+
+/* --- in the agent's thread
+ * --------------------------------------------------------------------------- */
+
+static void drop(struct lien_job *job)
+{
+	struct connecting *connecting = (struct connecting *)job;
+
+	if (connecting->client)
+		connecting->client->job = NULL;
+	if (connecting->fd >= 0)
+		close(connecting->fd);
+	free(connecting->pids);
+	free(connecting);
+}
+
+static void done(struct lien_agent *agent, struct lien_job *job)
+{
+	struct connecting *connecting = (struct connecting *)job;
+	struct lien_client *client = connecting->client;
+
+	(void)agent;
+	if (!client) {
+		drop(job);
+		return;
+	}
+	if (connecting->fd >= 0) {
+		lien_reply_pass(client, connecting->fd);
+		connecting->fd = -1;
+	} else if (connecting->fd == -EAGAIN) {
+		lien_reply_busy(client, "the socket has too many connections that wait",
+			(struct lien_blame){LIEN_CAUSE_BUSY, 0, 0});
+	} else {
+		lien_reply_invalid(client, "no process has this socket in this network namespace");
+	}
+	drop(job);
+	lien_client_go_on(client);
+}
+
+static void client_gone(struct lien_client_job *waited_for)
+{
+	struct connecting *connecting =
+		(void *)((char *)waited_for - offsetof(struct connecting, waited_for));
+
+	connecting->client = NULL;
+}
+
+static int list_processes(struct lien_agent *agent, struct connecting *connecting)
+{
+	struct lien_process *process;
+
+	connecting->pids = malloc(PROCESSES_MAX * sizeof(*connecting->pids));
+	if (!connecting->pids)
+		return -ENOMEM;
+	for (process = lien_graph_first(agent->graph); process && connecting->count < PROCESSES_MAX;
+		process = lien_graph_next(process))
+		if (process->cuda && !process->ended)
+			connecting->pids[connecting->count++] = process->pid;
+	return 0;
+}
+
+void lien_ipc_connect_request(struct lien_client *client, json_t *request)
+{
+	struct lien_agent *agent = client->agent;
+	const char *name = json_string_value(json_object_get(request, "socket"));
+	json_t *network = json_object_get(request, "network");
+	struct connecting *connecting;
+
+	if (!name || strlen(name) != NAME_DIGITS ||
+		strspn(name, "0123456789abcdef") != NAME_DIGITS || !json_is_integer(network) ||
+		json_integer_value(network) < 0 || json_integer_value(network) > UINT32_MAX) {
+		lien_reply_invalid(client, "socket must be 16 hexadecimal digits, and network a "
+					   "number of 32 bits");
+		return;
+	}
+	connecting = calloc(1, sizeof(*connecting));
+	if (!connecting || list_processes(agent, connecting)) {
+		free(connecting);
+		lien_reply_error(client, "out of memory");
+		return;
+	}
+	connecting->job = (struct lien_job){.work = work, .done = done, .drop = drop};
+	connecting->waited_for.drop = client_gone;
+	connecting->client = client;
+	connecting->netns = agent->netns;
+	connecting->network = json_integer_value(network);
+	connecting->fd = -1;
+	memcpy(connecting->name, name, sizeof(connecting->name));
+	client->job = &connecting->waited_for;
+	if (lien_worker_submit(agent->ipc_connect, &connecting->job)) {
+		drop(&connecting->job);
+		lien_reply_error(client, "out of memory");
+		return;
+	}
+	client->waiting = true;
+}
+
+/* --- start and stop --------------------------------------------------------------------------- */
+
+int lien_netns_start(struct lien_agent *agent)
+{
+	const int err = start_helper(agent);
+
+	return err ? err : lien_worker_new(agent, &agent->ipc_connect);
+}
+
+/* Memory that an abandoned thread (agent/core/worker.h) still uses stays. */
+void lien_netns_stop(struct lien_agent *agent)
+{
+	lien_worker_free(agent->ipc_connect);
+	agent->ipc_connect = NULL;
+	if (!agent->netns)
+		return;
+	shutdown(agent->netns->fd, SHUT_RDWR);
+	waitpid(agent->netns->helper, NULL, 0);
 }

@@ -11,11 +11,6 @@
 
 struct lien_netns;
 
-/* Call this before any thread starts, and before the agent gives up rights. 0 or -errno. */
-int lien_netns_start(struct lien_netns **out);
-/* Ends the helper. Memory that an abandoned thread (agent/core/worker.h) still uses stays. */
-void lien_netns_stop(struct lien_netns *netns);
-
 /*
  * Returns a TCP socket in the process's network namespace, or with AF_UNIX a SOCK_SEQPACKET one,
  * not connected, O_CLOEXEC and non-blocking; -errno when the process has ended or cannot be

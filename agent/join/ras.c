@@ -1,14 +1,31 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/join/ras.h"
-#include "agent/join/join.h"
-
+/*
+ * The communicators of processes that ran before they were watched, as NCCL's RAS names them. A
+ * thread asks RAS and searches the processes' memory (agent/ras/ras.h); the results go into the
+ * graph as events (LIEN_EVENT_FOUND), and are kept for the views.
+ *
+ * No answer counts across users or network namespaces: it counts only for processes that live in
+ * the namespace in which it was given, and that belong to the user whose socket gave it.
+ */
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
-#include "agent/join/ras_job.h"
 #include "agent/core/counted.h"
+#include "agent/core/proc.h"
+#include "agent/core/worker.h"
+#include "agent/graph/array.h"
+#include "agent/join/job.h"
+#include "agent/join/join.h"
+#include "agent/join/netns.h"
+#include "agent/join/ras_ask.h"
 #include "agent/views/views.h"
+#include "loader/discover/status.h"
+#include "loader/discover/untrusted.h"
 
 #define S_NS	     1000000000ull
 #define LOOK_NS	     S_NS
@@ -17,6 +34,351 @@
 #define LAST_NS	     (300 * S_NS) /* doubles up to this if nothing new comes */
 #define MAKING_NS    (60 * S_NS)  /* a communicator is being made: see agent/join/ras_ask.h */
 #define SUBJECTS_MAX 1024
+#define TRIES	     4	    /* the kernel chooses which process answers, maybe another job's */
+#define TRIES_S	     15	    /* no try begins later */
+#define PIECE	     65536u /* of memory to read at a time */
+#define ROWS_MAX     16384  /* per process */
+
+/* Limit of addresses to examine per process and job. */
+#define PLACES_MAX 256
+
+/* An ncclComm_t that the process has used. */
+struct place {
+	uint64_t address;
+	uint64_t hash; /* from an earlier search; 0: search for it */
+	int32_t rank;  /* -1: not known */
+};
+
+/* A process. The caller fills in the members up to `uid`, and the places. */
+struct subject {
+	uint32_t pid, uid;
+	uint64_t start;
+	struct place *place;
+	unsigned places, places_room;
+
+	bool gone; /* it has ended: ignore what follows */
+	bool asked, done, whole;
+	uint64_t netns;
+	uint16_t port;
+	int32_t own_pid; /* as the process itself and NCCL see it; -1: not known */
+	bool shared_pid; /* another process of the job has the same */
+	unsigned job;
+	char problem[LIEN_RAS_PROBLEM];
+	char version[LIEN_RAS_VERSION];
+	struct lien_ras_row *row; /* .address: where it was found, now or earlier */
+	unsigned rows, rows_room;
+};
+
+struct job {
+	struct lien_job job;
+	struct lien_netns *netns;
+	struct subject *subject;
+	unsigned subjects;
+};
+
+/* --- in the thread: subjects ------------------------------------------------------------------ */
+
+static void look_at(struct subject *subject)
+{
+	subject->gone = !lien_proc_runs(subject->pid, subject->start);
+	subject->netns = lien_netns_of(subject->pid);
+	subject->own_pid = lien_status_of(subject->pid, 0, "NSpid", 10);
+	if (lien_ras_port_of(subject->pid, &subject->port))
+		return;
+	subject->done = true;
+	snprintf(subject->problem, sizeof(subject->problem),
+		"NCCL's RAS is turned off in it (NCCL_RAS_ENABLE=0)");
+}
+
+static bool same_place(const struct subject *a, const struct subject *b)
+{
+	return !a->gone && !b->gone && a->netns == b->netns && a->uid == b->uid;
+}
+
+static void find_shared_pids(struct job *job)
+{
+	struct subject *a, *b, *end = job->subject + job->subjects;
+
+	for (a = job->subject; a < end; a++)
+		for (b = job->subject; b < end; b++)
+			a->shared_pid |= a != b && same_place(a, b) && a->own_pid == b->own_pid;
+}
+
+/* --- one answer ------------------------------------------------------------------------------- */
+
+/* One question for several processes: same namespace, user and port as `first`. */
+struct round {
+	struct job *job;
+	struct subject *first;
+	struct lien_ras_host host[LIEN_RAS_ADDRESS_MAX];
+	unsigned hosts;
+};
+
+static bool of_round(const struct round *round, const struct subject *subject)
+{
+	return same_place(round->first, subject) && round->first->port == subject->port;
+}
+
+static bool is_here(const struct round *round, const struct lien_ras_host *host)
+{
+	unsigned i;
+
+	for (i = 0; i < round->hosts; i++)
+		if (!memcmp(&round->host[i], host, sizeof(*host)))
+			return true;
+	return false;
+}
+
+static void add_row(struct subject *subject, const struct lien_ras_row *row)
+{
+	unsigned i;
+
+	for (i = 0; i < subject->rows; i++)
+		if (subject->row[i].hash == row->hash &&
+			subject->row[i].host_hash == row->host_hash &&
+			subject->row[i].pid_hash == row->pid_hash &&
+			subject->row[i].rank == row->rank)
+			return;
+	if (subject->rows == ROWS_MAX) {
+		subject->whole = false;
+		return;
+	}
+	if (lien_array_grow(&subject->row, subject->rows, &subject->rows_room, sizeof(*row)))
+		return;
+	subject->row[subject->rows++] = *row;
+}
+
+/* Returns true when the answer names the process: then it covers the process's job. */
+static bool take_ranks(
+	const struct round *round, struct subject *subject, const struct lien_ras_answer *answer)
+{
+	const struct lien_ras_comm *comm;
+	const struct lien_ras_rank *rank;
+	struct lien_ras_row row;
+	bool named = false;
+	unsigned i;
+
+	for (i = 0; i < answer->ranks; i++) {
+		rank = &answer->rank[i];
+		comm = &answer->comm[rank->comm];
+		if (rank->pid < 0 || rank->pid != subject->own_pid || !comm->hash ||
+			rank->rank < 0 || rank->rank >= comm->nranks ||
+			!is_here(round, &rank->host))
+			continue;
+		/* it did not answer, or has destroyed the communicator since */
+		if (rank->missing) {
+			subject->whole = false;
+			continue;
+		}
+		row = (struct lien_ras_row){.hash = comm->hash,
+			.host_hash = comm->host_hash,
+			.pid_hash = comm->pid_hash,
+			.nranks = comm->nranks,
+			.rank = rank->rank,
+			.device = rank->device,
+			.sure = !subject->shared_pid};
+		add_row(subject, &row);
+		named = true;
+	}
+	return named;
+}
+
+/* Returns true when the answer names all processes of the round. */
+static bool take(const struct round *round, const struct lien_ras_answer *answer)
+{
+	struct subject *subject = round->job->subject, *end = subject + round->job->subjects;
+	bool all = true;
+
+	for (; subject < end; subject++) {
+		if (!of_round(round, subject) || subject->done)
+			continue;
+		subject->problem[0] = '\0';
+		subject->whole = answer->whole;
+		if (take_ranks(round, subject, answer)) {
+			subject->done = true;
+			subject->whole &= !subject->shared_pid;
+			subject->job = answer->named;
+			memcpy(subject->version, answer->version, sizeof(subject->version));
+		} else {
+			subject->whole = false;
+			snprintf(subject->problem, sizeof(subject->problem),
+				"NCCL's RAS was asked, and does not name it");
+		}
+		all &= subject->done;
+	}
+	return all;
+}
+
+static void __attribute__((format(printf, 2, 3)))
+tell_problem(const struct round *round, const char *format, ...)
+{
+	struct subject *subject = round->job->subject, *end = subject + round->job->subjects;
+	va_list args;
+
+	for (; subject < end; subject++) {
+		if (!of_round(round, subject) || subject->done || subject->rows)
+			continue;
+		va_start(args, format);
+		vsnprintf(subject->problem, sizeof(subject->problem), format, args);
+		va_end(args);
+	}
+}
+
+/* Returns true when another try is of no use. */
+static bool try_once(struct round *round, const struct lien_ras_door *door)
+{
+	struct subject *first = round->first;
+	struct lien_ras_answer answer = {0};
+	char problem[LIEN_RAS_PROBLEM];
+	bool enough = false;
+	int fd, err;
+
+	fd = lien_netns_socket(round->job->netns, first->pid, door->address.ss_family);
+	if (fd < 0) {
+		tell_problem(round, "its network namespace cannot be entered: %s", strerror(-fd));
+		return true;
+	}
+	round->hosts = lien_ras_own_addresses(fd, first->pid, round->host);
+	err = lien_ras_ask(fd, first->pid, first->uid, door, &answer, problem);
+	close(fd);
+	if (err)
+		tell_problem(round, "%s", problem);
+	else
+		enough = take(round, &answer);
+	lien_ras_answer_clear(&answer);
+	return enough || err == -ENOTSUP || err == -EPERM;
+}
+
+static void ask_round(struct round *round)
+{
+	struct lien_ras_door doors[LIEN_RAS_DOORS_MAX];
+	const struct subject *first = round->first;
+	time_t begun = time(NULL);
+	bool others;
+	unsigned count = lien_ras_doors(first->pid, first->uid, first->port, doors, &others), i;
+
+	for (i = 0; i < round->job->subjects; i++)
+		round->job->subject[i].asked |= of_round(round, &round->job->subject[i]);
+	if (!count)
+		tell_problem(round,
+			others ? "port %u of NCCL's RAS is another user's in its network namespace"
+			       : "nobody listens on port %u, NCCL's RAS, in the network namespace: "
+				 "NCCL is older than 2.24, or has no communicator",
+			first->port);
+	for (i = 0; count && i < TRIES && time(NULL) - begun < TRIES_S; i++)
+		if (try_once(round, &doors[i % count]))
+			break;
+}
+
+/* --- the processes' memory -------------------------------------------------------------------- */
+
+/* Returns how much can be read from the beginning, at most the structure's size. */
+static size_t read_memory(uint32_t pid, uint64_t address, uint8_t *memory, size_t size)
+{
+	size_t done = 0, piece;
+	ssize_t got;
+
+	while (done < size) {
+		piece = size - done < PIECE ? size - done : PIECE;
+		got = lien_untrusted_memory(pid, address + done, memory + done, piece);
+		if (got > 0)
+			done += got;
+		if (got != (ssize_t)piece || lien_ras_structure(memory, done))
+			break;
+	}
+	return done;
+}
+
+static int find_row(const struct subject *subject, struct place *place, uint8_t *memory)
+{
+	size_t size = read_memory(subject->pid, place->address, memory, LIEN_RAS_STRUCTURE_MAX);
+
+	size = lien_ras_structure(memory, size);
+	return size ? lien_ras_match(memory, size, subject->row, subject->rows, &place->rank) : -1;
+}
+
+/* Reuses an earlier result instead of searching again. */
+static int find_known(const struct subject *subject, const struct place *place)
+{
+	unsigned i;
+
+	for (i = 0; i < subject->rows; i++)
+		if (subject->row[i].hash == place->hash &&
+			(place->rank < 0 || subject->row[i].rank < 0 ||
+				subject->row[i].rank == place->rank))
+			return i;
+	return -1;
+}
+
+static void find_places(struct subject *subject, uint8_t *memory)
+{
+	struct lien_ras_row *row;
+	int from[PLACES_MAX];
+	unsigned i;
+
+	for (i = 0; i < subject->places && subject->rows; i++)
+		from[i] = subject->place[i].hash ? find_known(subject, &subject->place[i])
+						 : find_row(subject, &subject->place[i], memory);
+	lien_ras_match_once(from, i);
+	while (i--) {
+		if (from[i] < 0)
+			continue;
+		row = &subject->row[from[i]];
+		row->address = subject->place[i].address;
+		if (row->rank < 0)
+			row->rank = subject->place[i].rank;
+	}
+}
+
+/* Drops rows that only a match in the process's memory could have confirmed. */
+static void drop_doubtful(struct subject *subject)
+{
+	unsigned i, kept = 0;
+
+	for (i = 0; i < subject->rows; i++)
+		if (subject->row[i].sure || subject->row[i].address)
+			subject->row[kept++] = subject->row[i];
+	subject->rows = kept;
+}
+
+static void job_run(struct lien_job *base)
+{
+	struct job *job = (struct job *)base;
+	struct subject *subject, *end = job->subject + job->subjects;
+	uint8_t *memory = malloc(LIEN_RAS_STRUCTURE_MAX);
+	struct round round = {.job = job};
+
+	for (subject = job->subject; subject < end; subject++)
+		look_at(subject);
+	find_shared_pids(job);
+	for (subject = job->subject; subject < end; subject++) {
+		round.first = subject;
+		if (!subject->gone && !subject->done && !subject->asked)
+			ask_round(&round);
+	}
+	for (subject = job->subject; subject < end; subject++) {
+		if (memory && !subject->gone)
+			find_places(subject, memory);
+		drop_doubtful(subject);
+		subject->gone |= !lien_proc_runs(subject->pid, subject->start);
+	}
+	free(memory);
+}
+
+static void job_free(struct lien_job *base)
+{
+	struct job *job = (struct job *)base;
+	unsigned i;
+
+	for (i = 0; i < job->subjects; i++) {
+		free(job->subject[i].place);
+		free(job->subject[i].row);
+	}
+	free(job->subject);
+	free(job);
+}
+
+/* --- in the agent's thread: reports ----------------------------------------------------------- */
 
 struct lien_ras {
 	struct lien_worker *worker; /* of its own: RAS may not answer */
@@ -24,8 +386,6 @@ struct lien_ras {
 	bool asking;
 	uint64_t t_looked, t_asked, delay;
 };
-
-/* --- reports ---------------------------------------------------------------------------------- */
 
 static struct lien_ras_report *report_of(const struct lien_ras *ras, uint32_t pid, uint64_t start)
 {
@@ -62,7 +422,7 @@ static void forget_ended(struct lien_agent *agent)
 	}
 }
 
-static void keep_report(struct lien_ras *ras, struct lien_ras_subject *subject, uint64_t now)
+static void keep_report(struct lien_ras *ras, struct subject *subject, uint64_t now)
 {
 	struct lien_ras_report *report = report_of(ras, subject->pid, subject->start);
 
@@ -92,29 +452,30 @@ static void keep_report(struct lien_ras *ras, struct lien_ras_subject *subject, 
 
 /* --- events for the graph --------------------------------------------------------------------- */
 
-/* Is the communicator still in use? It may have been destroyed since its memory was read. */
-static bool in_use(const struct lien_counted *counted, size_t count, struct lien_process *process,
-	uint64_t address)
+/* Is the communicator of no known name, and still in use? It may have been destroyed since its
+ * memory was read. */
+static bool is_wanted(const struct lien_counted *counted, size_t count,
+	struct lien_process *process, uint64_t address)
 {
 	struct lien_counted key = {.comm = {.pid = process->pid, .comm = address}};
-	struct lien_comm comm = {.address = address};
+	struct lien_comm wanted = {.address = address}, *comm;
 
-	return RB_FIND(lien_comm_tree, &process->comms, &comm) ||
-	       (count && bsearch(&key, counted, count, sizeof(key), lien_counted_cmp));
+	comm = RB_FIND(lien_comm_tree, &process->comms, &wanted);
+	return comm ? !comm->hash
+		    : count && bsearch(&key, counted, count, sizeof(key), lien_counted_cmp);
 }
 
-static void report(struct lien_agent *agent, const struct lien_ras_subject *subject,
-	const struct lien_ras_place *place)
+static void report(
+	struct lien_agent *agent, const struct subject *subject, const struct lien_ras_row *row)
 {
-	const struct lien_ras_row *row = &subject->row[place->row];
 	struct lien_event event =
 		lien_agent_event_of(subject->pid, subject->start, LIEN_CALL_NCCL_INIT_RANK);
 
 	event.flags = LIEN_EVENT_FOUND;
 	event.size = LIEN_EVENT_SIZE(comm);
 	event.t_entry = event.t_return = 0;
-	event.comm.comm = place->address;
-	event.comm.rank = place->rank;
+	event.comm.comm = row->address;
+	event.comm.rank = row->rank;
 	event.comm.nranks = row->nranks;
 	event.comm.device = row->device;
 	lien_comm_found_id(event.comm.id, row->hash, row->host_hash, row->pid_hash);
@@ -122,7 +483,7 @@ static void report(struct lien_agent *agent, const struct lien_ras_subject *subj
 }
 
 /* Returns the number of communicators found. */
-static unsigned take_subject(struct lien_agent *agent, struct lien_ras_subject *subject,
+static unsigned take_subject(struct lien_agent *agent, struct subject *subject,
 	const struct lien_counted *counted, size_t count)
 {
 	struct lien_process *process = lien_graph_process(agent->graph, subject->pid);
@@ -130,13 +491,11 @@ static unsigned take_subject(struct lien_agent *agent, struct lien_ras_subject *
 
 	if (!process || process->start != subject->start || subject->gone)
 		return 0;
-	for (i = 0; i < subject->places; i++) {
-		const struct lien_ras_place *place = &subject->place[i];
-
-		if (place->row < 0 || place->hash ||
-			!in_use(counted, count, process, place->address))
+	for (i = 0; i < subject->rows; i++) {
+		if (!subject->row[i].address ||
+			!is_wanted(counted, count, process, subject->row[i].address))
 			continue;
-		report(agent, subject, place);
+		report(agent, subject, &subject->row[i]);
 		found++;
 	}
 	keep_report(agent->ras, subject, lien_now_ns());
@@ -145,7 +504,7 @@ static unsigned take_subject(struct lien_agent *agent, struct lien_ras_subject *
 
 static void answered(struct lien_agent *agent, struct lien_job *base)
 {
-	struct lien_ras_job *job = (struct lien_ras_job *)base;
+	struct job *job = (struct job *)base;
 	struct lien_counted *counted = NULL;
 	unsigned i, found = 0;
 	size_t count = 0;
@@ -164,7 +523,7 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 		agent->ras->delay = FIRST_NS;
 	}
 	forget_ended(agent);
-	lien_ras_job_free(base);
+	job_free(base);
 }
 
 /* --- questions -------------------------------------------------------------------------------- */
@@ -190,32 +549,24 @@ static bool is_making(struct lien_process *process, uint64_t now)
 	return false;
 }
 
-static bool add_place(struct lien_ras_subject *subject, uint64_t address, uint64_t hash, int rank)
+static void add_place(struct subject *subject, uint64_t address, uint64_t hash, int rank)
 {
-	struct lien_ras_place *more;
-
-	if (subject->places == LIEN_RAS_PLACES_MAX)
-		return false;
-	if (!(subject->places & (subject->places - 1))) {
-		more = realloc(subject->place,
-			(subject->places ? 2 * subject->places : 1) * sizeof(*more));
-		if (!more)
-			return false;
-		subject->place = more;
-	}
+	if (subject->places == PLACES_MAX ||
+		lien_array_grow(&subject->place, subject->places, &subject->places_room,
+			sizeof(*subject->place)))
+		return;
 	subject->place[subject->places++] =
-		(struct lien_ras_place){.address = address, .hash = hash, .row = -1, .rank = rank};
-	return true;
+		(struct place){.address = address, .hash = hash, .rank = rank};
 }
 
-static void fill_in(struct lien_ras_subject *subject, struct lien_process *process,
+static void fill_in(struct subject *subject, struct lien_process *process,
 	const struct lien_counted *counted, size_t count)
 {
 	struct lien_comm *comm;
 	size_t i;
 
-	*subject = (struct lien_ras_subject){
-		.pid = process->pid, .uid = process->uid, .start = process->start};
+	*subject =
+		(struct subject){.pid = process->pid, .uid = process->uid, .start = process->start};
 	RB_FOREACH (comm, lien_comm_tree, &process->comms)
 		add_place(subject, comm->address, comm->hash, comm->hash ? comm->rank : -1);
 	for (i = 0; i < count; i++) {
@@ -228,12 +579,13 @@ static void fill_in(struct lien_ras_subject *subject, struct lien_process *proce
 }
 
 /* NULL: there is nothing to ask about, or it is too early. */
-static struct lien_ras_job *job_new(struct lien_agent *agent, const struct lien_viewer *viewer)
+static struct job *job_new(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
-	struct lien_ras_job *job = calloc(1, sizeof(*job));
+	struct job *job = calloc(1, sizeof(*job));
 	struct lien_counted *counted = NULL;
 	struct lien_process *process;
 	uint64_t now = lien_now_ns();
+	bool early = false;
 	size_t count = 0;
 
 	if (!job)
@@ -243,36 +595,30 @@ static struct lien_ras_job *job_new(struct lien_agent *agent, const struct lien_
 	lien_agent_counted(agent, &counted, &count);
 	for (process = lien_graph_first(agent->graph); process && job->subject;
 		process = lien_graph_next(process)) {
-		if (is_making(process, now)) {
-			lien_ras_job_free(&job->job);
-			job = NULL;
-			break;
-		}
+		early |= is_making(process, now);
 		if (job->subjects < SUBJECTS_MAX && lien_comms_may_lack(process) &&
 			lien_viewer_sees(viewer, process))
 			fill_in(&job->subject[job->subjects++], process, counted, count);
 	}
 	free(counted);
-	if (job && job->subjects)
+	if (job->subjects && !early)
 		return job;
-	if (job)
-		lien_ras_job_free(&job->job);
+	job_free(&job->job);
 	return NULL;
 }
 
 static void ask(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	struct lien_ras *ras = agent->ras;
-	struct lien_ras_job *job = job_new(agent, viewer);
+	struct job *job = job_new(agent, viewer);
 
 	if (!job)
 		return;
-	job->job = (struct lien_job){
-		.work = lien_ras_job_run, .done = answered, .drop = lien_ras_job_free};
+	job->job = (struct lien_job){.work = job_run, .done = answered, .drop = job_free};
 	ras->t_asked = lien_now_ns();
 	ras->asking = !lien_worker_submit(ras->worker, &job->job);
 	if (!ras->asking)
-		lien_ras_job_free(&job->job);
+		job_free(&job->job);
 }
 
 static bool all_is_found(const struct lien_ras_report *report)

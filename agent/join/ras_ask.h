@@ -27,7 +27,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "agent/ras/ras_parse.h"
+#include "agent/ras/ras.h"
 
 #define LIEN_RAS_PORT	     28028
 #define LIEN_RAS_DOORS_MAX   4
@@ -45,6 +45,13 @@ struct lien_ras_door {
  */
 unsigned lien_ras_doors(uint32_t pid, uint32_t uid, uint16_t port,
 	struct lien_ras_door doors[LIEN_RAS_DOORS_MAX], bool *others);
+
+/*
+ * Returns true when the peer of this connected socket, which lies in the process's network
+ * namespace, lies in the same namespace and belongs to the user. The connection must have been
+ * accepted: older kernels name the user only then.
+ */
+bool lien_tcp_other_end_is(int fd, uint32_t pid, uint32_t uid);
 
 /* Returns the port at which NCCL listens, from the environment that the program started with (not
  * from /etc/nccl.conf, which NCCL reads too). False: RAS is turned off. */

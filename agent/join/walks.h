@@ -19,8 +19,6 @@ struct lien_walked {
 	uint64_t ns, walk_ns; /* wall time; time that the process spent on it */
 };
 
-/* Has the process mapped such a library? */
-bool lien_walk_maps(struct lien_process *process, enum lien_library library);
 typedef void lien_walked_fn(
 	void *to, struct lien_process *process, const struct lien_walked *walked);
 /*
@@ -29,6 +27,5 @@ typedef void lien_walked_fn(
  */
 int lien_walk_start(struct lien_agent *agent, struct lien_process *process, bool repair,
 	lien_walked_fn *done, void *to);
-void lien_walks_tick(struct lien_agent *agent);
 
 #endif

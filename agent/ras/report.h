@@ -4,8 +4,7 @@
 #define LIEN_RAS_REPORT_H
 
 #include "agent/graph/graph.h"
-#include "agent/ras/ras_match.h"
-#include "agent/ras/ras_parse.h"
+#include "agent/ras/ras.h"
 
 struct lien_ras_report {
 	LIST_ENTRY(lien_ras_report) next;

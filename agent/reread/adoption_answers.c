@@ -192,15 +192,10 @@ static void emit_taken_away(struct answers *answers, struct lien_process *proces
 	const struct place *places, unsigned count, uint64_t value)
 {
 	struct lien_handle key = {.value = value}, *handle;
-	struct lien_event event;
 	unsigned i;
 
-	for (i = 0; i < count; i++) {
-		event = lien_emit_event(answers->emitter, process, LIEN_CALL_CU_MEM_UNMAP);
-		event.range.va = places[i].va;
-		event.range.bytes = places[i].bytes;
-		lien_emit_given_back(answers->emitter, &event, LIEN_EVENT_SIZE(range));
-	}
+	for (i = 0; i < count; i++)
+		lien_emit_unmap(answers->emitter, process, places[i].va, places[i].bytes);
 	handle = SPLAY_FIND(lien_handle_tree, &process->handles, &key);
 	if (handle)
 		lien_emit_release_all(answers->emitter, handle);
@@ -218,11 +213,7 @@ static void emit_places(struct answers *answers, struct lien_process *process, u
 	unsigned i;
 
 	for (i = 0; i < count; i++) {
-		event = lien_emit_event(answers->emitter, process, LIEN_CALL_CU_MEM_MAP);
-		event.map.va = places[i].va;
-		event.map.bytes = places[i].bytes;
-		event.map.handle = handle;
-		lien_emit(answers->emitter, &event, LIEN_EVENT_SIZE(map));
+		lien_emit_map(answers->emitter, process, places[i].va, places[i].bytes, handle);
 		if (!places[i].access || places[i].access->count > LIEN_ACCESS_MAX)
 			continue;
 		event = lien_emit_event(answers->emitter, process, LIEN_CALL_CU_MEM_SET_ACCESS);
@@ -247,20 +238,6 @@ static uint64_t emit_export(struct answers *answers, struct lien_process *owner,
 	return event.share.share;
 }
 
-static void emit_import(struct answers *answers, struct lien_process *process, uint64_t handle,
-	uint64_t share, const struct place *places, unsigned count)
-{
-	struct lien_event event =
-		lien_emit_event(answers->emitter, process, LIEN_CALL_CU_MEM_IMPORT);
-
-	event.share.handle = handle;
-	event.share.handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-	event.share.share = share;
-	event.share.fd = -1;
-	lien_emit(answers->emitter, &event, LIEN_EVENT_SIZE(share));
-	emit_places(answers, process, handle, places, count);
-}
-
 /* Turns an import of unknown owner into an import of the owner's memory. */
 static bool emit_match(struct answers *answers, struct lien_process *process,
 	const struct lien_wire_adopt *entry, const struct mark *mark)
@@ -281,8 +258,9 @@ static bool emit_match(struct answers *answers, struct lien_process *process,
 	value = handle->value;
 	references = references_of(entry, handle);
 	emit_taken_away(answers, process, places, count, value);
-	emit_import(answers, process, value, emit_export(answers, mark->owner, own->value), places,
-		count);
+	lien_emit_import(
+		answers->emitter, process, value, emit_export(answers, mark->owner, own->value));
+	emit_places(answers, process, value, places, count);
 	emit_references(answers, process, value, references, memory->round, memory->open, false);
 	free(places);
 	return true;
@@ -302,7 +280,8 @@ static void emit_disputed(struct answers *answers, struct lien_process *process,
 	if (!places)
 		return;
 	emit_taken_away(answers, process, places, count, value);
-	emit_import(answers, process, value, 0, places, count);
+	lien_emit_import(answers->emitter, process, value, 0);
+	emit_places(answers, process, value, places, count);
 	emit_references(answers, process, value, references, 0, false, false);
 	free(places);
 }
@@ -333,7 +312,6 @@ static bool emit_made(struct answers *answers, struct lien_process *process,
 	const uint32_t references = references_of(entry, handle);
 	const struct lien_prop prop = allocation->prop;
 	const uint64_t value = handle->value, bytes = allocation->bytes;
-	struct lien_event event;
 	struct place *places;
 	unsigned count;
 
@@ -341,11 +319,7 @@ static bool emit_made(struct answers *answers, struct lien_process *process,
 	if (!places)
 		return false;
 	emit_taken_away(answers, process, places, count, value);
-	event = lien_emit_event(answers->emitter, process, LIEN_CALL_CU_MEM_CREATE);
-	event.create.handle = value;
-	event.create.bytes = bytes;
-	event.create.prop = prop;
-	lien_emit(answers->emitter, &event, LIEN_EVENT_SIZE(create));
+	lien_emit_create(answers->emitter, process, value, bytes, &prop);
 	emit_places(answers, process, value, places, count);
 	emit_references(answers, process, value, references, answers->round, false,
 		entry->flags & LIEN_WIRE_ADOPT_PART);

@@ -25,5 +25,14 @@ void lien_emit(struct lien_emitter *emitter, struct lien_event *event, size_t si
 void lien_emit_given_back(struct lien_emitter *emitter, struct lien_event *event, size_t size);
 /* Releases every reference to it; the handle may be gone afterwards. */
 void lien_emit_release_all(struct lien_emitter *emitter, struct lien_handle *handle);
+void lien_emit_unmap(struct lien_emitter *emitter, const struct lien_process *process, uint64_t va,
+	uint64_t bytes);
+void lien_emit_create(struct lien_emitter *emitter, const struct lien_process *process,
+	uint64_t handle, uint64_t bytes, const struct lien_prop *prop);
+/* `share`: of the export; 0: of unknown owner. */
+void lien_emit_import(struct lien_emitter *emitter, const struct lien_process *process,
+	uint64_t handle, uint64_t share);
+void lien_emit_map(struct lien_emitter *emitter, const struct lien_process *process, uint64_t va,
+	uint64_t bytes, uint64_t handle);
 
 #endif

@@ -1,35 +1,157 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include "agent/reread/reread.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <lien/cuda_abi.h>
-#include "agent/reread/reread_internal.h"
+#include "agent/graph/array.h"
 
 #define PASSES 5
 
-int lien_reread_new(struct lien_reread **out)
-{
-	*out = calloc(1, sizeof(**out));
-	return *out ? 0 : -ENOMEM;
-}
+/* --- what to look at, what was touched, what was found ---------------------------------------- */
 
-void lien_reread_free(struct lien_reread *reread)
+void lien_reread_clear(struct lien_reread *reread)
 {
-	if (!reread)
-		return;
 	free(reread->wanted.range);
 	free(reread->touched.range);
 	free(reread->found.found);
 	free(reread->plain.found);
 	free(reread->open.difference);
 	free(reread->certain.difference);
-	free(reread);
+	memset(reread, 0, sizeof(*reread));
 }
 
-int lien_reread_want(struct lien_reread *reread, uint64_t va, uint64_t bytes, uint32_t kind)
+static void add_range(struct lien_reread *reread, struct lien_ranges *ranges, uint64_t va,
+	uint64_t bytes, uint32_t kind)
 {
-	return lien_ranges_add(&reread->wanted, va, bytes, kind);
+	if (lien_array_grow(&ranges->range, ranges->count, &ranges->room, sizeof(*ranges->range)))
+		reread->no_memory = true;
+	else
+		ranges->range[ranges->count++] =
+			(struct lien_wire_range){.va = va, .bytes = bytes, .kind = kind};
+}
+
+static void add_found(
+	struct lien_reread *reread, struct lien_founds *founds, const struct lien_wire_found *found)
+{
+	if (lien_array_grow(&founds->found, founds->count, &founds->room, sizeof(*found)))
+		reread->no_memory = true;
+	else
+		founds->found[founds->count++] = *found;
+}
+
+static void add_difference(struct lien_reread *reread, struct lien_differences *differences,
+	const struct lien_difference *difference)
+{
+	if (lien_array_grow(&differences->difference, differences->count, &differences->room,
+		    sizeof(*difference)))
+		reread->no_memory = true;
+	else
+		differences->difference[differences->count++] = *difference;
+}
+
+static int range_cmp(const void *a, const void *b)
+{
+	const struct lien_wire_range *x = a, *y = b;
+
+	if (x->kind != y->kind)
+		return x->kind < y->kind ? -1 : 1;
+	return x->va < y->va ? -1 : x->va > y->va;
+}
+
+/* Sorts by kind and address, and joins areas that touch each other. */
+static void merge(struct lien_ranges *ranges)
+{
+	struct lien_wire_range *range = ranges->range, *last = NULL;
+	unsigned i, n = 0;
+
+	if (ranges->count)
+		qsort(range, ranges->count, sizeof(*range), range_cmp);
+	for (i = 0; i < ranges->count; i++) {
+		if (last && last->kind == range[i].kind &&
+			(last->kind == LIEN_WIRE_AREA ? last->va + last->bytes >= range[i].va
+						      : last->va == range[i].va)) {
+			if (range[i].va + range[i].bytes > last->va + last->bytes)
+				last->bytes = range[i].va + range[i].bytes - last->va;
+			continue;
+		}
+		range[n] = range[i];
+		last = &range[n++];
+	}
+	ranges->count = n;
+}
+
+/* Returns the last range of that kind that begins at or below va; in merged ones. */
+static const struct lien_wire_range *range_below(
+	const struct lien_ranges *ranges, uint64_t va, uint32_t kind)
+{
+	const struct lien_wire_range key = {.va = va, .kind = kind}, *range;
+	unsigned at =
+		lien_array_at_least(ranges->range, ranges->count, sizeof(key), &key, range_cmp);
+
+	at += at < ranges->count && !range_cmp(&ranges->range[at], &key);
+	range = at ? &ranges->range[at - 1] : NULL;
+	return range && range->kind == kind ? range : NULL;
+}
+
+static bool ranges_have(const struct lien_ranges *ranges, uint64_t va, uint32_t kind)
+{
+	const struct lien_wire_range *range = range_below(ranges, va, kind);
+
+	return range && va - range->va < range->bytes;
+}
+
+/* Does one have a byte of [va, va + bytes)? In merged ranges, the last that begins below the end
+ * decides. */
+static bool ranges_touch(const struct lien_ranges *ranges, uint64_t va, uint64_t bytes)
+{
+	const struct lien_wire_range *range =
+		range_below(ranges, va + (bytes ? bytes : 1) - 1, LIEN_WIRE_AREA);
+
+	return range && range->va + range->bytes > va;
+}
+
+static int found_cmp(const void *a, const void *b)
+{
+	const struct lien_wire_found *x = a, *y = b;
+
+	if (x->kind != y->kind)
+		return x->kind < y->kind ? -1 : 1;
+	return x->va < y->va ? -1 : x->va > y->va;
+}
+
+/* Sorts by kind and address, and drops duplicates: memory that reaches into two ranges is found
+ * twice. */
+static void sort_founds(struct lien_founds *founds)
+{
+	unsigned i, n = 0;
+
+	if (founds->count)
+		qsort(founds->found, founds->count, sizeof(founds->found[0]), found_cmp);
+	for (i = 0; i < founds->count; i++)
+		if (!n || found_cmp(&founds->found[n - 1], &founds->found[i]))
+			founds->found[n++] = founds->found[i];
+	founds->count = n;
+}
+
+/* NULL: nothing was found there. */
+static const struct lien_wire_found *found_at(
+	const struct lien_founds *founds, uint64_t va, uint32_t kind)
+{
+	const struct lien_wire_found key = {.va = va, .kind = kind};
+
+	return founds->count ? bsearch(&key, founds->found, founds->count, sizeof(founds->found[0]),
+				       found_cmp)
+			     : NULL;
+}
+
+/* --- a pass ----------------------------------------------------------------------------------- */
+
+void lien_reread_want(struct lien_reread *reread, uint64_t va, uint64_t bytes, uint32_t kind)
+{
+	add_range(reread, &reread->wanted, va, bytes, kind);
 }
 
 /*
@@ -46,21 +168,16 @@ static uint32_t kind_of(const struct lien_mapping *mapping)
 	return allocation->origin == LIEN_ORIGIN_ALLOC && !mapping->imported ? LIEN_WIRE_PLAIN : 0;
 }
 
-int lien_reread_want_known(struct lien_reread *reread, struct lien_process *process)
+void lien_reread_want_known(struct lien_reread *reread, struct lien_process *process)
 {
 	struct lien_reservation *reservation;
 	struct lien_mapping *mapping;
-	int err = 0;
 
 	SPLAY_FOREACH (reservation, lien_reservation_tree, &process->reservations)
-		if (!err)
-			err = lien_reread_want(
-				reread, reservation->va, reservation->bytes, LIEN_WIRE_AREA);
+		lien_reread_want(reread, reservation->va, reservation->bytes, LIEN_WIRE_AREA);
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
-		if (!err && kind_of(mapping))
-			err = lien_reread_want(
-				reread, mapping->va, mapping->bytes, kind_of(mapping));
-	return err;
+		if (kind_of(mapping))
+			lien_reread_want(reread, mapping->va, mapping->bytes, kind_of(mapping));
 }
 
 static bool is_touch(const struct lien_event *event, uint64_t *va, uint64_t *bytes)
@@ -90,7 +207,7 @@ static bool is_touch(const struct lien_event *event, uint64_t *va, uint64_t *byt
 	return false;
 }
 
-int lien_reread_touched(struct lien_reread *reread, const struct lien_event *event)
+void lien_reread_touched(struct lien_reread *reread, const struct lien_event *event)
 {
 	struct lien_ranges *touched = &reread->touched;
 	const struct lien_wire_range *last;
@@ -98,26 +215,25 @@ int lien_reread_touched(struct lien_reread *reread, const struct lien_event *eve
 	unsigned i;
 
 	if (!is_touch(event, &va, &bytes) || !bytes || va + bytes < va)
-		return 0;
+		return;
 	/* A call has up to three records, and two calls make a buffer. */
 	for (i = 1; i <= touched->count && i <= 4; i++) {
 		last = &touched->range[touched->count - i];
 		if (va >= last->va && va + bytes <= last->va + last->bytes)
-			return 0;
+			return;
 	}
-	return lien_ranges_add(touched, va, bytes, LIEN_WIRE_AREA);
+	add_range(reread, touched, va, bytes, LIEN_WIRE_AREA);
 }
 
-int lien_reread_begin(struct lien_reread *reread, struct lien_process *process)
+void lien_reread_begin(struct lien_reread *reread, struct lien_process *process)
 {
+	const uint64_t step = LIEN_WIRE_STEP;
 	struct lien_wire_range *range;
 	struct lien_pending *pending;
+	uint64_t end;
 	unsigned i;
-	int err = 0;
 
 	for (i = 0; i < reread->wanted.count; i++) {
-		uint64_t end, step = LIEN_WIRE_STEP;
-
 		range = &reread->wanted.range[i];
 		if (range->kind != LIEN_WIRE_AREA)
 			continue;
@@ -125,39 +241,30 @@ int lien_reread_begin(struct lien_reread *reread, struct lien_process *process)
 		range->va &= ~(step - 1);
 		range->bytes = end - range->va;
 	}
-	lien_ranges_merge(&reread->wanted);
+	merge(&reread->wanted);
 	reread->found.count = 0;
 	TAILQ_FOREACH (pending, &process->pending, next)
-		if (!err && !(pending->event.flags & LIEN_EVENT_DOUBTFUL))
-			err = lien_reread_touched(reread, &pending->event);
-	return err;
+		if (!(pending->event.flags & LIEN_EVENT_DOUBTFUL))
+			lien_reread_touched(reread, &pending->event);
 }
 
-const struct lien_wire_range *lien_reread_ranges(const struct lien_reread *reread, unsigned *count)
-{
-	*count = reread->wanted.count;
-	return reread->wanted.range;
-}
-
-int lien_reread_found(
+void lien_reread_found(
 	struct lien_reread *reread, const struct lien_wire_found *found, unsigned count)
 {
 	unsigned i;
-	int err = 0;
 
-	for (i = 0; i < count && !err; i++) {
+	for (i = 0; i < count; i++) {
 		if (found[i].places > LIEN_WIRE_PLACES ||
 			found[i].va + found[i].bytes < found[i].va)
 			continue;
 		if (found[i].kind != LIEN_WIRE_AREA ||
 			found[i].prop_type == CU_MEM_ALLOCATION_TYPE_PINNED) {
-			err = lien_founds_add(&reread->found, &found[i]);
+			add_found(reread, &reread->found, &found[i]);
 			continue;
 		}
 		reread->objects = true;
 		reread->own_objects |= !found[i].handle_types;
 	}
-	return err;
 }
 
 static unsigned graph_access(
@@ -240,23 +347,6 @@ static enum lien_difference_kind differs(
 	return same_access(mapping, found) ? 0 : LIEN_DIFFERENCE_ACCESS;
 }
 
-static int differences_add(
-	struct lien_differences *differences, const struct lien_difference *difference)
-{
-	unsigned room = differences->room ? differences->room * 2 : 16;
-	struct lien_difference *grown;
-
-	if (differences->count == differences->room) {
-		grown = realloc(differences->difference, room * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		differences->difference = grown;
-		differences->room = room;
-	}
-	differences->difference[differences->count++] = *difference;
-	return 0;
-}
-
 /* Returns the bytes that the graph has there, or that were found. */
 static uint64_t extent(const struct lien_difference *difference)
 {
@@ -273,43 +363,45 @@ static int difference_same(const void *a, const void *b)
  * Adds the difference to the certain ones if the previous pass showed the same and nothing happened
  * since; else to the open ones.
  */
-static int note(struct lien_reread *reread, const struct lien_differences *before,
-	struct lien_differences *open, const struct lien_difference *difference)
+static void note(struct lien_reread *reread, const struct lien_differences *before,
+	const struct lien_difference *difference)
 {
-	if (lien_ranges_touch(&reread->touched, difference->va, extent(difference)))
-		return 0; /* asked about again */
-	if (before->count && bsearch(difference, before->difference, before->count,
-				     sizeof(*difference), difference_same))
-		return differences_add(&reread->certain, difference);
-	return differences_add(open, difference);
+	if (ranges_touch(&reread->touched, difference->va, extent(difference)))
+		return; /* asked about again */
+	add_difference(reread,
+		before->count && bsearch(difference, before->difference, before->count,
+					 sizeof(*difference), difference_same)
+			? &reread->certain
+			: &reread->open,
+		difference);
 }
 
-static int compare(struct lien_reread *reread, struct lien_process *process,
-	const struct lien_differences *before, struct lien_differences *open)
+static void compare(struct lien_reread *reread, struct lien_process *process,
+	const struct lien_differences *before)
 {
 	const struct lien_wire_found *found;
 	struct lien_difference difference;
 	struct lien_mapping *mapping;
 	uint32_t kind;
 	unsigned i;
-	int err = 0;
 
+	/* Differences are compared by their bytes. */
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
 		kind = kind_of(mapping);
-		if (!kind || !lien_ranges_have(&reread->wanted, mapping->va, kind))
+		if (!kind || !ranges_have(&reread->wanted, mapping->va, kind))
 			continue;
 		memset(&difference, 0, sizeof(difference));
-		found = lien_founds_at(&reread->found, mapping->va, kind);
+		found = found_at(&reread->found, mapping->va, kind);
 		difference.kind = differs(mapping, found);
 		difference.va = mapping->va;
 		difference.bytes = mapping->bytes;
 		difference.found.kind = kind;
 		if (found)
 			difference.found = *found;
-		if (difference.kind && !err)
-			err = note(reread, before, open, &difference);
+		if (difference.kind)
+			note(reread, before, &difference);
 	}
-	for (i = 0; i < reread->found.count && !err; i++) {
+	for (i = 0; i < reread->found.count; i++) {
 		found = &reread->found.found[i];
 		mapping = lien_process_mapping(process, found->va);
 		if (!found->bytes || (mapping && mapping->va == found->va))
@@ -319,9 +411,8 @@ static int compare(struct lien_reread *reread, struct lien_process *process,
 		difference.va = found->va;
 		difference.bytes = found->bytes;
 		difference.found = *found;
-		err = note(reread, before, open, &difference);
+		note(reread, before, &difference);
 	}
-	return err;
 }
 
 /* A certain difference that was touched afterwards no longer holds. */
@@ -332,67 +423,26 @@ static void forget_touched(struct lien_reread *reread)
 
 	for (i = 0; i < reread->certain.count; i++) {
 		difference = &reread->certain.difference[i];
-		if (!lien_ranges_touch(&reread->touched, difference->va, extent(difference)))
+		if (!ranges_touch(&reread->touched, difference->va, extent(difference)))
 			reread->certain.difference[n++] = *difference;
 	}
 	reread->certain.count = n;
 }
 
-/* Keeps what the driver said of plain memory for lien_reread_learn(). */
-static int keep_plain(struct lien_reread *reread)
-{
-	unsigned i;
-	int err = 0;
-
-	for (i = 0; i < reread->found.count && !err; i++)
-		if (reread->found.found[i].kind == LIEN_WIRE_PLAIN)
-			err = lien_founds_add(&reread->plain, &reread->found.found[i]);
-	return err;
-}
-
 /* The next pass covers what is open and what was touched. */
-static int want_again(struct lien_reread *reread)
+static void want_again(struct lien_reread *reread)
 {
-	const struct lien_difference *difference;
+	const struct lien_difference *difference = reread->open.difference;
+	const struct lien_wire_range *range = reread->touched.range;
 	unsigned i;
-	int err = 0;
 
 	reread->wanted.count = 0;
-	for (i = 0; i < reread->open.count && !err; i++) {
-		difference = &reread->open.difference[i];
-		err = lien_reread_want(
+	for (i = 0; i < reread->open.count; i++, difference++)
+		lien_reread_want(
 			reread, difference->va, extent(difference), difference->found.kind);
-	}
-	for (i = 0; i < reread->touched.count && !err; i++)
-		err = lien_reread_want(reread, reread->touched.range[i].va,
-			reread->touched.range[i].bytes, LIEN_WIRE_AREA);
-	return err;
-}
-
-int lien_reread_end(struct lien_reread *reread, struct lien_process *process)
-{
-	struct lien_differences before = reread->open, open = {0};
-	int err;
-
-	lien_founds_sort(&reread->found);
-	lien_ranges_merge(&reread->touched);
-	if (!reread->passes++)
-		reread->mappings = reread->found.count;
-	forget_touched(reread);
-	if (before.count)
-		qsort(before.difference, before.count, sizeof(before.difference[0]),
-			difference_same);
-	err = compare(reread, process, &before, &open);
-	free(before.difference);
-	reread->open = open;
-	if (!err && reread->passes == 1)
-		err = keep_plain(reread);
-	if (!err)
-		err = want_again(reread);
+	for (i = 0; i < reread->touched.count; i++, range++)
+		lien_reread_want(reread, range->va, range->bytes, LIEN_WIRE_AREA);
 	reread->touched.count = 0;
-	if (err)
-		return err;
-	return reread->wanted.count && reread->passes < PASSES;
 }
 
 static int difference_cmp(const void *a, const void *b)
@@ -402,32 +452,33 @@ static int difference_cmp(const void *a, const void *b)
 	return x->va < y->va ? -1 : x->va > y->va;
 }
 
-const struct lien_difference *lien_reread_differences(
-	const struct lien_reread *reread, unsigned *count)
+int lien_reread_end(struct lien_reread *reread, struct lien_process *process)
 {
-	*count = reread->certain.count;
-	if (*count)
-		qsort(reread->certain.difference, *count, sizeof(struct lien_difference),
+	struct lien_differences before = reread->open, *certain = &reread->certain;
+	const bool first = !reread->passes++;
+	unsigned i;
+
+	reread->open = (struct lien_differences){0};
+	sort_founds(&reread->found);
+	merge(&reread->touched);
+	forget_touched(reread);
+	if (before.count)
+		qsort(before.difference, before.count, sizeof(before.difference[0]),
+			difference_same);
+	compare(reread, process, &before);
+	free(before.difference);
+	for (i = 0; first && i < reread->found.count; i++) {
+		reread->mappings++;
+		if (reread->found.found[i].kind == LIEN_WIRE_PLAIN)
+			add_found(reread, &reread->plain, &reread->found.found[i]);
+	}
+	want_again(reread);
+	if (reread->no_memory)
+		return -ENOMEM;
+	if (reread->wanted.count && reread->passes < PASSES)
+		return 1;
+	if (certain->count)
+		qsort(certain->difference, certain->count, sizeof(certain->difference[0]),
 			difference_cmp);
-	return reread->certain.difference;
-}
-
-unsigned lien_reread_unstable(const struct lien_reread *reread)
-{
-	return reread->open.count;
-}
-
-bool lien_reread_objects(const struct lien_reread *reread)
-{
-	return reread->objects;
-}
-
-bool lien_reread_own_objects(const struct lien_reread *reread)
-{
-	return reread->own_objects;
-}
-
-unsigned lien_reread_mappings(const struct lien_reread *reread)
-{
-	return reread->mappings;
+	return 0;
 }

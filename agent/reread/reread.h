@@ -30,58 +30,64 @@ struct lien_difference {
 	struct lien_wire_found found; /* .bytes 0: nothing was found */
 };
 
-struct lien_reread;
+struct lien_ranges {
+	struct lien_wire_range *range;
+	unsigned count, room;
+};
 
-int lien_reread_new(struct lien_reread **out);
-void lien_reread_free(struct lien_reread *reread);
+struct lien_founds {
+	struct lien_wire_found *found;
+	unsigned count, room;
+};
 
-/* Adds an area for the first pass, in any order; areas may overlap. 0 or -ENOMEM. */
-int lien_reread_want(struct lien_reread *reread, uint64_t va, uint64_t bytes, uint32_t kind);
+struct lien_differences {
+	struct lien_difference *difference;
+	unsigned count, room;
+};
+
+/* Zeros at first. */
+struct lien_reread {
+	/* What this pass has to read: merged, and rounded to whole steps. */
+	struct lien_ranges wanted;
+	/* Results: the differences that count, after the last pass sorted by address, */
+	struct lien_differences certain;
+	struct lien_differences open; /* those that were open when passes ran out, */
+	unsigned mappings; /* and how many mappings and plain memory the first pass found. */
+	bool objects;	   /* It has mapped what cuMemCreate did not make (multicast objects), */
+	bool own_objects;  /* and some of that may be its own alone. */
+	/* For reread.c and reread_repair.c: */
+	bool no_memory;
+	unsigned passes;	    /* that have ended */
+	struct lien_ranges touched; /* since the previous pass ended */
+	struct lien_founds found;   /* by this pass */
+	struct lien_founds plain;   /* by the first pass */
+};
+
+void lien_reread_clear(struct lien_reread *reread);
+
+/* Adds an area for the first pass, in any order; areas may overlap. */
+void lien_reread_want(struct lien_reread *reread, uint64_t va, uint64_t bytes, uint32_t kind);
 /* Adds every address of the process that the graph knows. */
-int lien_reread_want_known(struct lien_reread *reread, struct lien_process *process);
-
-/*
- * Begins a pass: releases under way count as touches. Merges the areas and rounds them to whole
- * steps.
- */
-int lien_reread_begin(struct lien_reread *reread, struct lien_process *process);
-/*
- * Returns the ranges of this pass, valid until the next call of a function other than
- * lien_reread_found().
- */
-const struct lien_wire_range *lien_reread_ranges(const struct lien_reread *reread, unsigned *count);
-int lien_reread_found(
+void lien_reread_want_known(struct lien_reread *reread, struct lien_process *process);
+/* Begins a pass over .wanted: releases under way count as touches. */
+void lien_reread_begin(struct lien_reread *reread, struct lien_process *process);
+void lien_reread_found(
 	struct lien_reread *reread, const struct lien_wire_found *found, unsigned count);
 /* Call this for every event of the process from the first lien_reread_begin() on. */
-int lien_reread_touched(struct lien_reread *reread, const struct lien_event *event);
-/* Compares. 1: another pass is needed, 0: it was the last one; -ENOMEM. */
+void lien_reread_touched(struct lien_reread *reread, const struct lien_event *event);
+/* Compares. 1: another pass is needed, 0: it was the last one; -ENOMEM: then or before. */
 int lien_reread_end(struct lien_reread *reread, struct lien_process *process);
 
 /*
- * Returns the differences that count, sorted by address; and the number that were still open when
- * passes ran out.
+ * Makes up the events that bring the graph in line with the driver. Memory that is no longer
+ * mapped, and is not mapped elsewhere, is taken as released. An unknown allocation belongs to the
+ * process if it cannot have come from another one; else it is an import of unknown owner, and the
+ * process stays incomplete (LIEN_INCOMPLETE_SHARE) until adoption.h finds out.
  */
-const struct lien_difference *lien_reread_differences(
-	const struct lien_reread *reread, unsigned *count);
-unsigned lien_reread_unstable(const struct lien_reread *reread);
-/* Has the process mapped anything that cuMemCreate did not make (a multicast object)? */
-bool lien_reread_objects(const struct lien_reread *reread);
-/* Has it mapped such an object that may be its own alone? */
-bool lien_reread_own_objects(const struct lien_reread *reread);
-/* Returns the number of mappings and plain memory that the first pass found. */
-unsigned lien_reread_mappings(const struct lien_reread *reread);
-
-/*
- * Makes up the events that bring the graph in line with the driver, and passes them to the caller;
- * they carry LIEN_EVENT_FOUND and times from now_ns on. Memory that is no longer mapped, and is not
- * mapped elsewhere, is taken as released. An unknown allocation belongs to the process if it cannot
- * have come from another one; else it is an import of unknown owner, and the process stays
- * incomplete (LIEN_INCOMPLETE_SHARE) until adoption.h finds out. -ENOMEM.
- */
-int lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
-	struct lien_process *process, uint64_t now_ns, lien_emit_fn *emit, void *context);
+void lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
+	struct lien_process *process, struct lien_emitter *emitter);
 /* Emits the devices of plain memory that the graph does not know. */
 void lien_reread_learn(const struct lien_reread *reread, struct lien_process *process,
-	uint64_t now_ns, lien_emit_fn *emit, void *context);
+	struct lien_emitter *emitter);
 
 #endif

@@ -20,7 +20,7 @@ FUZZ_FLAGS	:= -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=u
 FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(LIBRARIES) $(addprefix agent/, \
 	core/agent.c core/counted.c server/server.c server/address.c link/link.c \
 	$(addprefix orders/, connect.c offload.c orders.c prepare.c restore.c) \
-	join/adopt.c join/attach.c join/compare.c join/detach.c join/job.c join/join.c join/walks.c \
+	join/attach.c join/detach.c join/job.c join/join.c join/walks.c \
 	daemon/comms.c daemon/coordinate.c daemon/metrics.c daemon/own.c daemon/requests.c daemon/select.c daemon/status.c \
 	daemon/together.c quiesce/elsewhere.c)
 

@@ -15,10 +15,8 @@
 #include "agent/daemon/requests.h"
 #include "agent/daemon/together.h"
 #include "agent/nodes/outcomes.h"
-#include "agent/join/ipc_connect.h"
+#include "agent/join/job.h"
 #include "agent/join/join.h"
-#include "agent/join/netns.h"
-#include "agent/join/ras.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
@@ -209,24 +207,13 @@ struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lie
 	return (struct lien_view_ras){0};
 }
 
-int lien_netns_start(struct lien_netns **out)
-{
-	*out = NULL;
-	return 0;
-}
-
-void lien_netns_stop(struct lien_netns *netns)
-{
-	(void)netns;
-}
-
-int lien_ipc_connect_start(struct lien_agent *agent)
+int lien_netns_start(struct lien_agent *agent)
 {
 	(void)agent;
 	return 0;
 }
 
-void lien_ipc_connect_stop(struct lien_agent *agent)
+void lien_netns_stop(struct lien_agent *agent)
 {
 	(void)agent;
 }

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/ras/ras_match.h"
-#include "agent/ras/ras_parse.h"
+#include "agent/ras/ras.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -193,7 +193,7 @@ def explanations(lien, pid: int) -> list:
 
 
 def ask_ras(form: str) -> str:
-    """What NCCL's RAS says itself, for the parser (agent/ras/ras_parse.c)."""
+    """What NCCL's RAS says itself, for the parser (agent/ras/ras.c)."""
     with socket.create_connection(("127.0.0.1", RAS_PORT), timeout=15) as ras:
         stream = ras.makefile("rw", newline="\n")
         for line in ("CLIENT PROTOCOL 2", f"SET FORMAT {form}"):

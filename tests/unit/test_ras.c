@@ -8,8 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "agent/ras/ras_match.h"
-#include "agent/ras/ras_parse.h"
+#include "agent/ras/ras.h"
 
 static struct lien_ras_answer answer;
 

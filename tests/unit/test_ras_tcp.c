@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include "agent/join/ras_ask.h"
-#include "agent/join/ras_tcp.h"
 
 static int listener, client, server;
 static uint16_t port;
@@ -64,7 +63,8 @@ static void test_family(int family)
 	assert_int_equal(doors[0].address.ss_family, family);
 	assert_int_equal(lien_ras_doors(getpid(), getuid() + 1, port, doors, &others), 0);
 	assert_true(others);
-	assert_int_equal(lien_ras_host_parse(family == AF_INET ? "127.0.0.1" : "::1", &own), 0);
+	own = (struct lien_ras_host){.family = family == AF_INET ? 4 : 6};
+	inet_pton(family, family == AF_INET ? "127.0.0.1" : "::1", own.address);
 	count = lien_ras_own_addresses(client, getpid(), hosts);
 	for (i = 0; i < count; i++)
 		found |= !memcmp(&hosts[i], &own, sizeof(own));

@@ -50,11 +50,11 @@ static uint64_t plain_va(unsigned slot)
 /* The walk of one pass. */
 static void answer(struct lien_reread *reread)
 {
-	const struct lien_wire_range *ranges;
+	const struct lien_wire_range *ranges = reread->wanted.range;
+	const unsigned count = reread->wanted.count;
 	struct lien_wire_found found;
-	unsigned count, i, j, k;
+	unsigned i, j, k;
 
-	ranges = lien_reread_ranges(reread, &count);
 	for (i = 0; i < count; i++) {
 		for (j = 0; ranges[i].kind == LIEN_WIRE_AREA && j < SLOTS; j++) {
 			const struct slot *slot = &truth.slot[j];
@@ -74,7 +74,7 @@ static void answer(struct lien_reread *reread)
 				if (slot->access[k])
 					found.place[found.places++] =
 						(struct lien_wire_place){1, k, slot->access[k]};
-			assert_int_equal(lien_reread_found(reread, &found, 1), 0);
+			lien_reread_found(reread, &found, 1);
 		}
 		for (j = 0; ranges[i].kind == LIEN_WIRE_PLAIN && j < PLAIN; j++)
 			if (ranges[i].va == plain_va(j)) {
@@ -83,9 +83,15 @@ static void answer(struct lien_reread *reread)
 					.kind = LIEN_WIRE_PLAIN};
 				found.location_type = found.bytes ? 1 : 0;
 				found.location_id = found.bytes ? truth.plain[j].device : 0;
-				assert_int_equal(lien_reread_found(reread, &found, 1), 0);
+				lien_reread_found(reread, &found, 1);
 			}
 	}
+}
+
+static void drop(struct lien_reread *reread)
+{
+	lien_reread_clear(reread);
+	free(reread);
 }
 
 /* Runs all passes; touched says at which slots something happens in each of them. */
@@ -95,22 +101,22 @@ static struct lien_reread *read_all(const bool *touched)
 	unsigned i;
 	int more = 1;
 
-	assert_int_equal(lien_reread_new(&reread), 0);
-	assert_int_equal(lien_reread_want_known(reread, process(PID)), 0);
+	reread = calloc(1, sizeof(*reread));
+	lien_reread_want_known(reread, process(PID));
 	while (more > 0) {
-		assert_int_equal(lien_reread_begin(reread, process(PID)), 0);
+		lien_reread_begin(reread, process(PID));
 		answer(reread);
 		for (i = 0; touched && i < SLOTS; i++)
 			if (touched[i]) {
 				struct lien_event event = EVENT(LIEN_CALL_CU_MEM_MAP, PID,
 					.map = {.va = va_of(i), .bytes = ROOM});
 
-				assert_int_equal(lien_reread_touched(reread, &event), 0);
+				lien_reread_touched(reread, &event);
 			}
 		more = lien_reread_end(reread, process(PID));
 	}
 	assert_int_equal(more, 0);
-	assert_int_equal(lien_reread_unstable(reread), 0);
+	assert_int_equal(reread->open.count, 0);
 	return reread;
 }
 
@@ -120,10 +126,18 @@ static void tell_it(void *context, struct lien_event *event)
 	apply(event);
 }
 
+static void learn(struct lien_reread *reread)
+{
+	struct lien_emitter emitter = {now, tell_it, NULL};
+
+	lien_reread_learn(reread, process(PID), &emitter);
+}
+
 static void repair(struct lien_reread *reread)
 {
-	now += 1000;
-	assert_int_equal(lien_reread_repair(reread, graph, process(PID), now, tell_it, NULL), 0);
+	struct lien_emitter emitter = {now += 1000, tell_it, NULL};
+
+	lien_reread_repair(reread, graph, process(PID), &emitter);
 	now += 1000;
 }
 
@@ -251,10 +265,10 @@ static enum lien_difference_kind change_plain(unsigned i)
 static void assert_reported(struct lien_reread *reread, const enum lien_difference_kind *slots,
 	const enum lien_difference_kind *plain)
 {
-	const struct lien_difference *difference;
-	unsigned count, i, n = 0;
+	const struct lien_difference *difference = reread->certain.difference;
+	const unsigned count = reread->certain.count;
+	unsigned i, n = 0;
 
-	difference = lien_reread_differences(reread, &count);
 	for (i = 0; i < SLOTS; i++) {
 		if (!slots[i])
 			continue;
@@ -281,9 +295,8 @@ static void assert_graph_is_truth(void)
 	struct lien_handle *handle;
 	struct lien_reread *reread = read_all(NULL);
 
-	lien_reread_differences(reread, &i);
-	assert_int_equal(i, 0);
-	lien_reread_free(reread);
+	assert_int_equal(reread->certain.count, 0);
+	drop(reread);
 	SPLAY_FOREACH (handle, lien_handle_tree, &process(PID)->handles) {
 		for (j = 0; j < SLOTS; j++)
 			if (truth.slot[j].bytes && truth.slot[j].handle == handle->value)
@@ -308,8 +321,8 @@ static void random_job(void)
 	start_job();
 	reread = read_all(NULL);
 	assert_reported(reread, none, none);
-	lien_reread_learn(reread, process(PID), now, tell_it, NULL);
-	lien_reread_free(reread);
+	learn(reread);
+	drop(reread);
 	for (i = 0; i < PLAIN; i++)
 		if (truth.plain[i].bytes)
 			assert_int_equal(allocation_at(PID, plain_va(i))->prop.location_id,
@@ -331,12 +344,12 @@ static void random_job(void)
 			calm[i] = touched[i] ? 0 : slots[i];
 		assert_reported(reread, calm, plain);
 	}
-	lien_reread_free(reread);
+	drop(reread);
 
 	reread = read_all(NULL);
 	assert_reported(reread, slots, plain);
 	repair(reread);
-	lien_reread_free(reread);
+	drop(reread);
 	assert_graph_is_truth();
 	assert_int_equal(process(PID)->incomplete & LIEN_INCOMPLETE_SHARE, 0);
 }
@@ -366,17 +379,9 @@ static void one_job(void)
 
 static void pass(struct lien_reread *reread, int more)
 {
-	assert_int_equal(lien_reread_begin(reread, process(PID)), 0);
+	lien_reread_begin(reread, process(PID));
 	answer(reread);
 	assert_int_equal(lien_reread_end(reread, process(PID)), more);
-}
-
-static unsigned differences_of(struct lien_reread *reread)
-{
-	unsigned count;
-
-	lien_reread_differences(reread, &count);
-	return count;
 }
 
 /* The driver has it before its record comes: seen once, it does not count. */
@@ -387,14 +392,14 @@ static void test_seen_once(void **state)
 	(void)state;
 	one_job();
 	truth.slot[1] = (struct slot){PIECE, 0x11, 0, {3, 0}};
-	lien_reread_new(&reread);
+	reread = calloc(1, sizeof(*reread));
 	lien_reread_want_known(reread, process(PID));
 	pass(reread, 1);
-	assert_int_equal(differences_of(reread), 0);
+	assert_int_equal(reread->certain.count, 0);
 	tell_slot(1);
 	pass(reread, 0);
-	assert_int_equal(differences_of(reread), 0);
-	lien_reread_free(reread);
+	assert_int_equal(reread->certain.count, 0);
+	drop(reread);
 }
 
 /* What is certain and then changes is not certain any more. */
@@ -407,20 +412,20 @@ static void test_changed_again(void **state)
 	one_job();
 	truth.slot[1] = (struct slot){PIECE, 0x11, 0, {3, 0}};
 	truth.slot[4] = (struct slot){PIECE, 0x12, 0, {3, 0}};
-	lien_reread_new(&reread);
+	reread = calloc(1, sizeof(*reread));
 	lien_reread_want_known(reread, process(PID));
 	pass(reread, 1);
 	event = EVENT(LIEN_CALL_CU_MEM_UNMAP, PID, .range = {va_of(4), PIECE});
 	lien_reread_touched(reread, &event);
 	pass(reread, 1);
-	assert_int_equal(differences_of(reread), 1);
+	assert_int_equal(reread->certain.count, 1);
 	event = EVENT(LIEN_CALL_CU_MEM_UNMAP, PID, .range = {va_of(1), PIECE});
 	lien_reread_touched(reread, &event);
 	truth.slot[1].bytes = truth.slot[4].bytes = 0;
 	pass(reread, 1);
-	assert_int_equal(differences_of(reread), 0);
+	assert_int_equal(reread->certain.count, 0);
 	pass(reread, 0);
-	lien_reread_free(reread);
+	drop(reread);
 }
 
 /* An unmap that was entered may have happened. */
@@ -435,13 +440,13 @@ static void test_pending_touches(void **state)
 	entry = entry_of(EVENT(LIEN_CALL_CU_MEM_UNMAP, PID, .range = {va_of(0), PIECE}));
 	apply(&entry);
 	reread = read_all(NULL);
-	assert_int_equal(differences_of(reread), 0);
-	lien_reread_free(reread);
+	assert_int_equal(reread->certain.count, 0);
+	drop(reread);
 	/* Its return may be among the events that were lost: then only the driver knows. */
 	TELL(LIEN_EVENT_LOST, PID, .lost = {1});
 	reread = read_all(NULL);
-	assert_int_equal(differences_of(reread), 1);
-	lien_reread_free(reread);
+	assert_int_equal(reread->certain.count, 1);
+	drop(reread);
 }
 
 static void test_offloaded(void **state)
@@ -453,8 +458,8 @@ static void test_offloaded(void **state)
 	control_detach(PID, va_of(0), PIECE, 0x10, 1);
 	truth.slot[0].bytes = 0;
 	reread = read_all(NULL);
-	assert_int_equal(differences_of(reread), 0);
-	lien_reread_free(reread);
+	assert_int_equal(reread->certain.count, 0);
+	drop(reread);
 }
 
 static int apply_to(void *context, const struct lien_event *event)
@@ -479,8 +484,8 @@ static void test_found_stays(void **state)
 	alloc(PID, plain_va(0), 512);
 	reread = read_all(NULL);
 	repair(reread);
-	lien_reread_learn(reread, process(PID), now, tell_it, NULL);
-	lien_reread_free(reread);
+	learn(reread);
+	drop(reread);
 	allocation = allocation_at(PID, va_of(1));
 	assert_ptr_equal(allocation->owner, process(PID));
 	assert_non_null(strstr(lien_plan_unmovable(allocation), "re-reading"));
@@ -512,7 +517,7 @@ static void test_handle_given_again(void **state)
 	truth.slot[2] = (struct slot){PIECE, 0x10, 0, {3, 0}};
 	reread = read_all(NULL);
 	repair(reread);
-	lien_reread_free(reread);
+	drop(reread);
 	allocation = allocation_at(PID, va_of(2));
 	assert_int_equal(allocation->bytes, PIECE);
 	assert_non_null(strstr(lien_plan_unmovable(allocation), "re-reading"));
@@ -530,7 +535,7 @@ static void test_found_aliases(void **state)
 	truth.slot[3] = (struct slot){3 * PIECE, 0x11, 0, {3, 0}};
 	reread = read_all(NULL);
 	repair(reread);
-	lien_reread_free(reread);
+	drop(reread);
 	assert_ptr_equal(allocation_at(PID, va_of(1)), allocation_at(PID, va_of(3)));
 	assert_int_equal(allocation_at(PID, va_of(1))->bytes, 3 * PIECE);
 	assert_graph_is_truth();
@@ -550,7 +555,7 @@ static void test_may_be_imported(void **state)
 	truth.imported[1] = true;
 	reread = read_all(NULL);
 	repair(reread);
-	lien_reread_free(reread);
+	drop(reread);
 	assert_null(allocation_at(PID, va_of(1))->owner);
 	assert_int_equal(allocation_at(PID, va_of(1))->origin, LIEN_ORIGIN_IMPORT);
 	assert_true(process(PID)->incomplete & LIEN_INCOMPLETE_SHARE);
@@ -568,7 +573,7 @@ static void test_others_incomplete(void **state)
 	truth.imported[1] = true;
 	reread = read_all(NULL);
 	repair(reread);
-	lien_reread_free(reread);
+	drop(reread);
 	assert_null(allocation_at(PID, va_of(1))->owner);
 }
 
@@ -583,7 +588,7 @@ static void test_cannot_be_imported(void **state)
 	truth.slot[1] = (struct slot){PIECE, 0x11, 0, {3, 0}};
 	reread = read_all(NULL);
 	repair(reread);
-	lien_reread_free(reread);
+	drop(reread);
 	assert_ptr_equal(allocation_at(PID, va_of(1))->owner, process(PID));
 }
 
@@ -602,7 +607,7 @@ static void test_imports_stay(void **state)
 	truth.slot[0].bytes = 0;
 	reread = read_all(NULL);
 	repair(reread);
-	lien_reread_free(reread);
+	drop(reread);
 	assert_null(mapping_at(PID, va_of(0)));
 	assert_null(handle_of(PID, 0x10));
 	assert_int_equal(allocation_at(PID + 1, VA)->id, id);
@@ -627,14 +632,14 @@ static void test_objects(void **state)
 	struct lien_reread *reread;
 
 	(void)state;
-	assert_int_equal(lien_reread_new(&reread), 0);
-	assert_int_equal(lien_reread_found(reread, &object, 1), 0);
-	assert_true(lien_reread_objects(reread));
-	assert_false(lien_reread_own_objects(reread));
+	reread = calloc(1, sizeof(*reread));
+	lien_reread_found(reread, &object, 1);
+	assert_true(reread->objects);
+	assert_false(reread->own_objects);
 	object.handle_types = 0;
-	assert_int_equal(lien_reread_found(reread, &object, 1), 0);
-	assert_true(lien_reread_own_objects(reread));
-	lien_reread_free(reread);
+	lien_reread_found(reread, &object, 1);
+	assert_true(reread->own_objects);
+	drop(reread);
 }
 
 int main(void)

@@ -628,27 +628,27 @@ static void ask_reread(unsigned n)
 		.kind = LIEN_WIRE_AREA,
 		.prop_type = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.location_type = CU_MEM_LOCATION_TYPE_DEVICE};
-	struct lien_reread *reread;
+	struct lien_emitter emitter = {now, tell_nobody, NULL};
+	struct lien_reread reread = {0};
 	unsigned i;
 	int more = 1;
 
 	if (!process(1))
 		return;
-	assert_int_equal(lien_reread_new(&reread), 0);
-	lien_reread_want(reread, VA, 16 * n * PIECE, LIEN_WIRE_AREA);
-	lien_reread_want_known(reread, process(1));
+	lien_reread_want(&reread, VA, 16 * n * PIECE, LIEN_WIRE_AREA);
+	lien_reread_want_known(&reread, process(1));
 	while (more > 0) {
-		lien_reread_begin(reread, process(1));
+		lien_reread_begin(&reread, process(1));
 		for (i = 0; i < n; i++) {
 			found.va = at(8 * n + i);
 			found.handle = 0x770000 + i;
-			lien_reread_found(reread, &found, 1);
+			lien_reread_found(&reread, &found, 1);
 		}
-		more = lien_reread_end(reread, process(1));
+		more = lien_reread_end(&reread, process(1));
 	}
-	lien_reread_repair(reread, graph, process(1), now, tell_nobody, NULL);
-	lien_reread_learn(reread, process(1), now, tell_nobody, NULL);
-	lien_reread_free(reread);
+	lien_reread_repair(&reread, graph, process(1), &emitter);
+	lien_reread_learn(&reread, process(1), &emitter);
+	lien_reread_clear(&reread);
 }
 
 static void end_all(unsigned n)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Parses the JSON of NCCL's RAS; with helpers for both readers. */
-#include "agent/ras/ras_parse.h"
+#include "agent/ras/ras.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -8,49 +7,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
+
 #define DEPTH_MAX 16
 #define TEXT_MAX  64 /* limit of a key, string or number: the rest is cut */
 
 /* --- the answer ------------------------------------------------------------------------------- */
 
-/* Grows an array whenever its count is a power of two. */
-static void *grown(void *array, unsigned count, size_t size)
-{
-	return count & (count - 1) ? array : realloc(array, (count ? 2 * count : 1) * size);
-}
-
 static struct lien_ras_comm *add_comm(struct lien_ras_answer *answer, int *err)
 {
-	void *more;
-
 	if (answer->comms == LIEN_RAS_COMMS_MAX) {
 		answer->whole = false;
 		return NULL;
 	}
-	more = grown(answer->comm, answer->comms, sizeof(*answer->comm));
-	if (!more) {
-		*err = -ENOMEM;
+	*err = lien_array_grow(
+		&answer->comm, answer->comms, &answer->comms_room, sizeof(*answer->comm));
+	if (*err)
 		return NULL;
-	}
-	answer->comm = more;
 	answer->comm[answer->comms] = (struct lien_ras_comm){.nranks = -1};
 	return &answer->comm[answer->comms++];
 }
 
 static struct lien_ras_rank *add_rank(struct lien_ras_answer *answer, int *err)
 {
-	void *more;
-
 	if (answer->ranks == LIEN_RAS_RANKS_MAX || !answer->comms) {
 		answer->whole = false;
 		return NULL;
 	}
-	more = grown(answer->rank, answer->ranks, sizeof(*answer->rank));
-	if (!more) {
-		*err = -ENOMEM;
+	*err = lien_array_grow(
+		&answer->rank, answer->ranks, &answer->ranks_room, sizeof(*answer->rank));
+	if (*err)
 		return NULL;
-	}
-	answer->rank = more;
 	answer->rank[answer->ranks] = (struct lien_ras_rank){
 		.comm = answer->comms - 1, .rank = -1, .pid = -1, .device = -1};
 	return &answer->rank[answer->ranks++];
@@ -74,21 +61,20 @@ int32_t lien_ras_number(const char *text)
 	return value > INT32_MAX || isalnum((unsigned char)*end) ? -1 : (int32_t)value;
 }
 
-int lien_ras_host_parse(const char *text, struct lien_ras_host *host)
+static void set_host(struct lien_ras_host *host, const char *text)
 {
 	memset(host, 0, sizeof(*host));
 	if (inet_pton(AF_INET, text, host->address) == 1)
 		host->family = 4;
 	else if (inet_pton(AF_INET6, text, host->address) == 1)
 		host->family = 6;
-	return host->family ? 0 : -EINVAL;
 }
 
-static void set_version(struct lien_ras_answer *answer, const char *text, size_t size)
+static void set_version(struct lien_ras_answer *answer, const char *text)
 {
 	size_t i;
 
-	for (i = 0; i < size && i + 1 < LIEN_RAS_VERSION; i++)
+	for (i = 0; text[i] && i + 1 < LIEN_RAS_VERSION; i++)
 		answer->version[i] = text[i] > ' ' && text[i] < 0x7f ? text[i] : '?';
 	answer->version[i] = '\0';
 }
@@ -236,7 +222,7 @@ static void take_value(struct reader *reader)
 	const char *key = reader->key, *text = reader->text;
 
 	if (in == TOP && !strcmp(key, "nccl_version"))
-		set_version(reader->answer, text, strlen(text));
+		set_version(reader->answer, text);
 	else if (comm && !strcmp(key, "hash"))
 		comm->hash = strtoull(text, NULL, 16);
 	else if (comm && !strcmp(key, "secondary_hash"))
@@ -250,7 +236,7 @@ static void take_value(struct reader *reader)
 	else if (rank && !strcmp(key, "cuda_dev"))
 		rank->device = lien_ras_number(text);
 	else if (rank && !strcmp(key, "host"))
-		lien_ras_host_parse(text, &rank->host);
+		set_host(&rank->host, text);
 	reader->key[0] = '\0';
 }
 
@@ -289,4 +275,107 @@ int lien_ras_parse_json(const char *text, size_t size, struct lien_ras_answer *a
 	answer->whole &= ended;
 	count_named(answer);
 	return reader.err ? reader.err : opened ? 0 : -EBADMSG;
+}
+
+/* --- the processes' memory -------------------------------------------------------------------- */
+
+static uint64_t word(const uint8_t *at)
+{
+	uint64_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static int32_t half(const uint8_t *at)
+{
+	int32_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+size_t lien_ras_structure(const void *memory, size_t size)
+{
+	const uint8_t *bytes = memory;
+	uint64_t first;
+	size_t at;
+
+	if (size < 2 * sizeof(first))
+		return 0;
+	first = word(bytes);
+	if (!first)
+		return 0;
+	for (at = sizeof(first); at + sizeof(first) <= size; at += sizeof(first))
+		if (word(bytes + at) == first)
+			return at + sizeof(first);
+	return 0;
+}
+
+/* Do the values after the hash match the row's rank and size? */
+static bool confirmed(const struct lien_ras_row *row, int32_t rank, int32_t nranks)
+{
+	return row->nranks > 0 && nranks == row->nranks && rank >= 0 && rank < nranks &&
+	       (row->rank < 0 || row->rank == rank);
+}
+
+/* The rows that were found; with a second one it is unclear which is meant. */
+struct found {
+	int row; /* -1: none so far */
+	int32_t rank;
+	bool several;
+};
+
+static void note(struct found *found, int row, int32_t rank)
+{
+	found->several |= found->row >= 0 && found->row != row;
+	found->row = row;
+	found->rank = rank;
+}
+
+int lien_ras_match(const void *structure, size_t size, const struct lien_ras_row *row,
+	unsigned count, int32_t *rank)
+{
+	struct found sure = {-1, -1, false}, perhaps = {-1, -1, false}, *best;
+	const uint8_t *bytes = structure;
+	int32_t its_rank, its_size;
+	unsigned i;
+	size_t at;
+
+	for (at = 0; at + sizeof(uint64_t) <= size; at += sizeof(uint64_t)) {
+		for (i = 0; i < count && row[i].hash != word(bytes + at); i++)
+			;
+		if (i == count || !row[i].hash)
+			continue;
+		its_rank = size - at >= 16 ? half(bytes + at + 8) : -1;
+		its_size = size - at >= 16 ? half(bytes + at + 12) : -1;
+		for (; i < count; i++) {
+			if (row[i].hash != word(bytes + at))
+				continue;
+			if (confirmed(&row[i], its_rank, its_size))
+				note(&sure, i, its_rank);
+			else if (row[i].sure)
+				note(&perhaps, i, row[i].rank);
+		}
+	}
+	best = sure.row >= 0 ? &sure : &perhaps;
+	*rank = best->rank;
+	return best->several ? -1 : best->row;
+}
+
+void lien_ras_match_once(int *from, unsigned addresses)
+{
+	unsigned i, j;
+	bool twice;
+
+	for (i = 0; i < addresses; i++) {
+		twice = false;
+		for (j = i + 1; from[i] >= 0 && j < addresses; j++)
+			if (from[j] == from[i]) {
+				from[j] = -1;
+				twice = true;
+			}
+		if (twice)
+			from[i] = -1;
+	}
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Replaces the folder's other files in build/lien-without-join. */
+/* Replaces agent/join in build/lien-without-join. */
 #include <errno.h>
 #include <stdio.h>
 
