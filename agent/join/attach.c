@@ -155,7 +155,7 @@ struct inject {
 
 static struct part *part_at(const struct attach *attach, unsigned i)
 {
-	return (struct part *)lien_join_part(&attach->base, i);
+	return &((struct part *)attach->base.parts)[i];
 }
 
 static struct lien_process *process_of(const struct attach *attach, const struct part *part)
@@ -465,7 +465,7 @@ static int submit(struct attach *attach, struct lien_process *process, unsigned 
 {
 	struct lien_agent *agent = attach->base.agent;
 	struct inject *inject = calloc(1, sizeof(*inject));
-	const struct lien_join_part *joined = lien_join_part(&attach->base, index);
+	const struct lien_join_part *joined = &part_at(attach, index)->base;
 	int err;
 
 	if (!inject)

@@ -5,7 +5,7 @@
 
 #include "agent/graph/pids.h"
 
-struct lien_join_part *lien_join_part(const struct lien_join_job *job, unsigned i)
+static struct lien_join_part *part_at(const struct lien_join_job *job, unsigned i)
 {
 	return (struct lien_join_part *)((char *)job->parts + i * job->kind->part_size);
 }
@@ -22,7 +22,7 @@ struct lien_join_part *lien_join_find(const struct lien_join_job *job, uint32_t 
 	unsigned i;
 
 	for (i = 0; i < job->count; i++) {
-		part = lien_join_part(job, i);
+		part = part_at(job, i);
 		if (part->pid == pid && part->start == start && !part->done)
 			return part;
 	}
@@ -66,7 +66,7 @@ struct lien_join_job *lien_join_new(struct lien_client *client, const struct lie
 		if ((count && !lien_pids_have(pids, count, process->pid)) ||
 			!wanted(&client->viewer, process, count))
 			continue;
-		part = lien_join_part(job, job->count++);
+		part = part_at(job, job->count++);
 		part->pid = process->pid;
 		part->start = process->start;
 	}
@@ -91,7 +91,7 @@ static void answer_if_done(struct lien_join_job *job)
 	unsigned i;
 
 	for (i = 0; i < job->count; i++)
-		if (!lien_join_part(job, i)->done)
+		if (!part_at(job, i)->done)
 			return;
 	if (job->kind->conclude && !job->kind->conclude(job))
 		return;
@@ -111,7 +111,7 @@ void lien_join_begin(struct lien_join_job *job)
 	job->client->job = &job->waited_for;
 	job->client->waiting = true;
 	for (i = 0; i < job->count; i++) {
-		part = lien_join_part(job, i);
+		part = part_at(job, i);
 		job->kind->start(job, part, lien_join_process(job, part));
 	}
 }
@@ -124,7 +124,7 @@ void lien_join_jobs_tick(struct lien_agent *agent)
 
 	LIST_FOREACH_SAFE (job, &agent->joins, next, next) {
 		for (i = 0; i < job->count; i++) {
-			part = lien_join_part(job, i);
+			part = part_at(job, i);
 			if (!part->done)
 				job->kind->look(job, part, lien_join_process(job, part));
 		}

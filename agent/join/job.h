@@ -24,7 +24,7 @@ struct lien_join_job {
 	struct lien_agent *agent;
 	struct lien_client *client; /* NULL: it has gone away */
 	unsigned count;
-	void *parts;	   /* lien_join_part() */
+	void *parts;	   /* of the kind's own structure */
 	json_t *processes; /* an empty list, for the answer */
 };
 
@@ -55,7 +55,6 @@ struct lien_join_job *lien_join_new(struct lien_client *client, const struct lie
 void lien_join_begin(struct lien_join_job *job);
 void lien_join_free(struct lien_join_job *job);
 
-struct lien_join_part *lien_join_part(const struct lien_join_job *job, unsigned i);
 /* NULL: the process has ended. */
 struct lien_process *lien_join_process(
 	const struct lien_join_job *job, const struct lien_join_part *part);

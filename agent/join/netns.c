@@ -180,8 +180,7 @@ int lien_netns_socket(struct lien_netns *netns, uint32_t pid, int family)
 	return fd;
 }
 
-/* --- connecting a process, in the worker's thread ------------------------------------------------
- */
+/* --- connecting a process, in the worker's thread --------------------------------------------- */
 
 #define NAME_DIGITS    16
 #define PROCESSES_MAX  4096

@@ -49,24 +49,19 @@ struct place {
 	int32_t rank;  /* -1: not known */
 };
 
-/* A process. The caller fills in the members up to `uid`, and the places. */
+/* A process. The agent's thread fills in the user, the places, and whose report it is. */
 struct subject {
-	uint32_t pid, uid;
-	uint64_t start;
+	struct lien_ras_report is; /* the answer; .row[].address: where it was found, if ever */
+	uint32_t uid;
 	struct place *place;
-	unsigned places, places_room;
+	unsigned places, places_room, rows_room;
 
 	bool gone; /* it has ended: ignore what follows */
-	bool asked, done, whole;
+	bool asked, done;
 	uint64_t netns;
 	uint16_t port;
 	int32_t own_pid; /* as the process itself and NCCL see it; -1: not known */
 	bool shared_pid; /* another process of the job has the same */
-	unsigned job;
-	char problem[LIEN_RAS_PROBLEM];
-	char version[LIEN_RAS_VERSION];
-	struct lien_ras_row *row; /* .address: where it was found, now or earlier */
-	unsigned rows, rows_room;
 };
 
 struct job {
@@ -80,13 +75,13 @@ struct job {
 
 static void look_at(struct subject *subject)
 {
-	subject->gone = !lien_proc_runs(subject->pid, subject->start);
-	subject->netns = lien_netns_of(subject->pid);
-	subject->own_pid = lien_status_of(subject->pid, 0, "NSpid", 10);
-	if (lien_ras_port_of(subject->pid, &subject->port))
+	subject->gone = !lien_proc_runs(subject->is.pid, subject->is.start);
+	subject->netns = lien_netns_of(subject->is.pid);
+	subject->own_pid = lien_status_of(subject->is.pid, 0, "NSpid", 10);
+	if (lien_ras_port_of(subject->is.pid, &subject->port))
 		return;
 	subject->done = true;
-	snprintf(subject->problem, sizeof(subject->problem),
+	snprintf(subject->is.problem, sizeof(subject->is.problem),
 		"NCCL's RAS is turned off in it (NCCL_RAS_ENABLE=0)");
 }
 
@@ -133,19 +128,19 @@ static void add_row(struct subject *subject, const struct lien_ras_row *row)
 {
 	unsigned i;
 
-	for (i = 0; i < subject->rows; i++)
-		if (subject->row[i].hash == row->hash &&
-			subject->row[i].host_hash == row->host_hash &&
-			subject->row[i].pid_hash == row->pid_hash &&
-			subject->row[i].rank == row->rank)
+	for (i = 0; i < subject->is.rows; i++)
+		if (subject->is.row[i].hash == row->hash &&
+			subject->is.row[i].host_hash == row->host_hash &&
+			subject->is.row[i].pid_hash == row->pid_hash &&
+			subject->is.row[i].rank == row->rank)
 			return;
-	if (subject->rows == ROWS_MAX) {
-		subject->whole = false;
+	if (subject->is.rows == ROWS_MAX) {
+		subject->is.whole = false;
 		return;
 	}
-	if (lien_array_grow(&subject->row, subject->rows, &subject->rows_room, sizeof(*row)))
+	if (lien_array_grow(&subject->is.row, subject->is.rows, &subject->rows_room, sizeof(*row)))
 		return;
-	subject->row[subject->rows++] = *row;
+	subject->is.row[subject->is.rows++] = *row;
 }
 
 /* Returns true when the answer names the process: then it covers the process's job. */
@@ -167,7 +162,7 @@ static bool take_ranks(
 			continue;
 		/* it did not answer, or has destroyed the communicator since */
 		if (rank->missing) {
-			subject->whole = false;
+			subject->is.whole = false;
 			continue;
 		}
 		row = (struct lien_ras_row){.hash = comm->hash,
@@ -192,16 +187,16 @@ static bool take(const struct round *round, const struct lien_ras_answer *answer
 	for (; subject < end; subject++) {
 		if (!of_round(round, subject) || subject->done)
 			continue;
-		subject->problem[0] = '\0';
-		subject->whole = answer->whole;
+		subject->is.problem[0] = '\0';
+		subject->is.whole = answer->whole;
 		if (take_ranks(round, subject, answer)) {
 			subject->done = true;
-			subject->whole &= !subject->shared_pid;
-			subject->job = answer->named;
-			memcpy(subject->version, answer->version, sizeof(subject->version));
+			subject->is.whole &= !subject->shared_pid;
+			subject->is.job = answer->named;
+			memcpy(subject->is.version, answer->version, sizeof(subject->is.version));
 		} else {
-			subject->whole = false;
-			snprintf(subject->problem, sizeof(subject->problem),
+			subject->is.whole = false;
+			snprintf(subject->is.problem, sizeof(subject->is.problem),
 				"NCCL's RAS was asked, and does not name it");
 		}
 		all &= subject->done;
@@ -216,10 +211,10 @@ tell_problem(const struct round *round, const char *format, ...)
 	va_list args;
 
 	for (; subject < end; subject++) {
-		if (!of_round(round, subject) || subject->done || subject->rows)
+		if (!of_round(round, subject) || subject->done || subject->is.rows)
 			continue;
 		va_start(args, format);
-		vsnprintf(subject->problem, sizeof(subject->problem), format, args);
+		vsnprintf(subject->is.problem, sizeof(subject->is.problem), format, args);
 		va_end(args);
 	}
 }
@@ -233,13 +228,13 @@ static bool try_once(struct round *round, const struct lien_ras_door *door)
 	bool enough = false;
 	int fd, err;
 
-	fd = lien_netns_socket(round->job->netns, first->pid, door->address.ss_family);
+	fd = lien_netns_socket(round->job->netns, first->is.pid, door->address.ss_family);
 	if (fd < 0) {
 		tell_problem(round, "its network namespace cannot be entered: %s", strerror(-fd));
 		return true;
 	}
-	round->hosts = lien_ras_own_addresses(fd, first->pid, round->host);
-	err = lien_ras_ask(fd, first->pid, first->uid, door, &answer, problem);
+	round->hosts = lien_ras_own_addresses(fd, first->is.pid, round->host);
+	err = lien_ras_ask(fd, first->is.pid, first->uid, door, &answer, problem);
 	close(fd);
 	if (err)
 		tell_problem(round, "%s", problem);
@@ -255,7 +250,7 @@ static void ask_round(struct round *round)
 	const struct subject *first = round->first;
 	time_t begun = time(NULL);
 	bool others;
-	unsigned count = lien_ras_doors(first->pid, first->uid, first->port, doors, &others), i;
+	unsigned count = lien_ras_doors(first->is.pid, first->uid, first->port, doors, &others), i;
 
 	for (i = 0; i < round->job->subjects; i++)
 		round->job->subject[i].asked |= of_round(round, &round->job->subject[i]);
@@ -291,10 +286,11 @@ static size_t read_memory(uint32_t pid, uint64_t address, uint8_t *memory, size_
 
 static int find_row(const struct subject *subject, struct place *place, uint8_t *memory)
 {
-	size_t size = read_memory(subject->pid, place->address, memory, LIEN_RAS_STRUCTURE_MAX);
+	size_t size = read_memory(subject->is.pid, place->address, memory, LIEN_RAS_STRUCTURE_MAX);
 
 	size = lien_ras_structure(memory, size);
-	return size ? lien_ras_match(memory, size, subject->row, subject->rows, &place->rank) : -1;
+	return size ? lien_ras_match(memory, size, subject->is.row, subject->is.rows, &place->rank)
+		    : -1;
 }
 
 /* Reuses an earlier result instead of searching again. */
@@ -302,10 +298,10 @@ static int find_known(const struct subject *subject, const struct place *place)
 {
 	unsigned i;
 
-	for (i = 0; i < subject->rows; i++)
-		if (subject->row[i].hash == place->hash &&
-			(place->rank < 0 || subject->row[i].rank < 0 ||
-				subject->row[i].rank == place->rank))
+	for (i = 0; i < subject->is.rows; i++)
+		if (subject->is.row[i].hash == place->hash &&
+			(place->rank < 0 || subject->is.row[i].rank < 0 ||
+				subject->is.row[i].rank == place->rank))
 			return i;
 	return -1;
 }
@@ -316,14 +312,14 @@ static void find_places(struct subject *subject, uint8_t *memory)
 	int from[PLACES_MAX];
 	unsigned i;
 
-	for (i = 0; i < subject->places && subject->rows; i++)
+	for (i = 0; i < subject->places && subject->is.rows; i++)
 		from[i] = subject->place[i].hash ? find_known(subject, &subject->place[i])
 						 : find_row(subject, &subject->place[i], memory);
 	lien_ras_match_once(from, i);
 	while (i--) {
 		if (from[i] < 0)
 			continue;
-		row = &subject->row[from[i]];
+		row = &subject->is.row[from[i]];
 		row->address = subject->place[i].address;
 		if (row->rank < 0)
 			row->rank = subject->place[i].rank;
@@ -335,10 +331,10 @@ static void drop_doubtful(struct subject *subject)
 {
 	unsigned i, kept = 0;
 
-	for (i = 0; i < subject->rows; i++)
-		if (subject->row[i].sure || subject->row[i].address)
-			subject->row[kept++] = subject->row[i];
-	subject->rows = kept;
+	for (i = 0; i < subject->is.rows; i++)
+		if (subject->is.row[i].sure || subject->is.row[i].address)
+			subject->is.row[kept++] = subject->is.row[i];
+	subject->is.rows = kept;
 }
 
 static void job_run(struct lien_job *base)
@@ -360,7 +356,7 @@ static void job_run(struct lien_job *base)
 		if (memory && !subject->gone)
 			find_places(subject, memory);
 		drop_doubtful(subject);
-		subject->gone |= !lien_proc_runs(subject->pid, subject->start);
+		subject->gone |= !lien_proc_runs(subject->is.pid, subject->is.start);
 	}
 	free(memory);
 }
@@ -372,7 +368,7 @@ static void job_free(struct lien_job *base)
 
 	for (i = 0; i < job->subjects; i++) {
 		free(job->subject[i].place);
-		free(job->subject[i].row);
+		free(job->subject[i].is.row);
 	}
 	free(job->subject);
 	free(job);
@@ -424,30 +420,23 @@ static void forget_ended(struct lien_agent *agent)
 
 static void keep_report(struct lien_ras *ras, struct subject *subject, uint64_t now)
 {
-	struct lien_ras_report *report = report_of(ras, subject->pid, subject->start);
+	struct lien_ras_report *report = report_of(ras, subject->is.pid, subject->is.start);
 
-	if (!report) {
-		report = calloc(1, sizeof(*report));
-		if (!report)
-			return;
-		LIST_INSERT_HEAD(&ras->reports, report, next);
-		report->pid = subject->pid;
-		report->start = subject->start;
-	}
-	report->t_asked = now;
-	memcpy(report->problem, subject->problem, sizeof(report->problem));
-	if (report->problem[0] && report->rows) {
-		report->whole = false; /* keep the previous answer */
+	subject->is.t_asked = now;
+	if (report && subject->is.problem[0] && report->rows) {
+		report->t_asked = now; /* keep the previous answer */
+		memcpy(report->problem, subject->is.problem, sizeof(report->problem));
+		report->whole = false;
 		return;
 	}
-	memcpy(report->version, subject->version, sizeof(report->version));
-	report->job = subject->job;
-	report->whole = subject->whole;
-	free(report->row);
-	report->row = subject->row;
-	report->rows = subject->rows;
-	subject->row = NULL;
-	subject->rows = 0;
+	if (report)
+		report_free(report);
+	report = malloc(sizeof(*report));
+	if (!report)
+		return;
+	*report = subject->is;
+	LIST_INSERT_HEAD(&ras->reports, report, next);
+	subject->is.row = NULL;
 }
 
 /* --- events for the graph --------------------------------------------------------------------- */
@@ -469,7 +458,7 @@ static void report(
 	struct lien_agent *agent, const struct subject *subject, const struct lien_ras_row *row)
 {
 	struct lien_event event =
-		lien_agent_event_of(subject->pid, subject->start, LIEN_CALL_NCCL_INIT_RANK);
+		lien_agent_event_of(subject->is.pid, subject->is.start, LIEN_CALL_NCCL_INIT_RANK);
 
 	event.flags = LIEN_EVENT_FOUND;
 	event.size = LIEN_EVENT_SIZE(comm);
@@ -486,16 +475,16 @@ static void report(
 static unsigned take_subject(struct lien_agent *agent, struct subject *subject,
 	const struct lien_counted *counted, size_t count)
 {
-	struct lien_process *process = lien_graph_process(agent->graph, subject->pid);
+	struct lien_process *process = lien_graph_process(agent->graph, subject->is.pid);
 	unsigned i, found = 0;
 
-	if (!process || process->start != subject->start || subject->gone)
+	if (!process || process->start != subject->is.start || subject->gone)
 		return 0;
-	for (i = 0; i < subject->rows; i++) {
-		if (!subject->row[i].address ||
-			!is_wanted(counted, count, process, subject->row[i].address))
+	for (i = 0; i < subject->is.rows; i++) {
+		if (!subject->is.row[i].address ||
+			!is_wanted(counted, count, process, subject->is.row[i].address))
 			continue;
-		report(agent, subject, &subject->row[i]);
+		report(agent, subject, &subject->is.row[i]);
 		found++;
 	}
 	keep_report(agent->ras, subject, lien_now_ns());
@@ -565,8 +554,8 @@ static void fill_in(struct subject *subject, struct lien_process *process,
 	struct lien_comm *comm;
 	size_t i;
 
-	*subject =
-		(struct subject){.pid = process->pid, .uid = process->uid, .start = process->start};
+	*subject = (struct subject){
+		.is = {.pid = process->pid, .start = process->start}, .uid = process->uid};
 	RB_FOREACH (comm, lien_comm_tree, &process->comms)
 		add_place(subject, comm->address, comm->hash, comm->hash ? comm->rank : -1);
 	for (i = 0; i < count; i++) {

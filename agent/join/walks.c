@@ -372,8 +372,7 @@ void lien_walks_tick(struct lien_agent *agent)
 	}
 }
 
-/* --- the questions of an adoption (agent/reread/adoption.h) -------------------------------------
- */
+/* --- the questions of an adoption (agent/reread/adoption.h) ----------------------------------- */
 
 /* According to the environment that the process started with. */
 static bool nvls_is_off(uint32_t pid)
@@ -463,8 +462,7 @@ void lien_adopt_answered(void *context)
 	lien_adoption_emit(&agent->adoption, agent->graph, &emitter);
 }
 
-/* --- `compare`: compares the graph with the driver, for a client ---------------------------------
- */
+/* --- `compare`: compares the graph with the driver, for a client ------------------------------ */
 
 struct part {
 	struct lien_join_part base;

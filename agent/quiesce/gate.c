@@ -284,19 +284,8 @@ void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use)
 			!lien_probes_gate_holds(agent->probes, tracked->pid, &range))
 			continue;
 		range.trusting = 1;
-		if (!lien_probes_gate_shut(agent->probes, tracked->pid, &range, NULL))
-			lien_gate_let_go(agent, tracked);
+		lien_probes_gate_shut(agent->probes, tracked->pid, &range, NULL);
 	}
-}
-
-void lien_gate_restored(struct lien_agent *agent, struct lien_process *process)
-{
-	struct lien_tracked *tracked = process->agent;
-	struct lien_probe_shut range;
-
-	if (tracked && lien_probes_gate_holds(agent->probes, process->pid, &range) &&
-		range.trusting)
-		lien_gate_let_go(agent, tracked);
 }
 
 /* Threads that the earlier offload holds stay held. Threads at calls that only this transaction
@@ -364,7 +353,7 @@ int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *
 
 /* Makes the gate of a process whose memory is away, and shuts it for everything: only the client
  * that asked knew what was moved. What the kernel, or the process, takes too long for is tried
- * again (make_late()). */
+ * again (tick_process()). */
 static int make_for_all(
 	struct lien_agent *agent, struct lien_process *process, char *why, size_t size)
 {
@@ -383,21 +372,6 @@ static int make_for_all(
 		err = shut_to(agent, process->pid, &all, NULL, why, size);
 	tracked->t_gate = err ? lien_now_ns() + (err == -ETIMEDOUT ? 0 : LIEN_GATE_AGAIN_NS) : 0;
 	return err;
-}
-
-static void make_late(struct lien_agent *agent)
-{
-	struct lien_process *process;
-	struct lien_tracked *tracked;
-	char why[200];
-
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
-		tracked = process->agent;
-		if (tracked && tracked->t_gate && lien_now_ns() >= tracked->t_gate &&
-			!make_for_all(agent, process, why, sizeof(why)))
-			lien_log(5, "process %u: its threads are held back now", process->pid);
-	}
 }
 
 bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool away, bool shut)
@@ -501,28 +475,6 @@ static void find_unlisted(struct use *first)
 	}
 }
 
-/* Warns of threads that block the signal: nothing else can be done about them. */
-static void name_unheld(struct lien_agent *agent)
-{
-	struct lien_process *process;
-	struct lien_tracked *tracked;
-	struct lien_probe_gate gate;
-
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
-		tracked = process->agent;
-		if (!tracked || !lien_probes_gate_get(agent->probes, process->pid, &gate) ||
-			gate.unheld == tracked->gate_unheld)
-			continue;
-		tracked->gate_unheld = gate.unheld;
-		lien_log(3,
-			"process %u: thread %u has entered %s while memory is away, and blocks the "
-			"signal that would have held it back: if it uses that memory, the call "
-			"fails",
-			process->pid, gate.unheld_tid, lien_calls_name(gate.unheld_call));
-	}
-}
-
 /* Does the thread need no more than the memory of one communicator? */
 static bool group_in_use(const struct lien_agent *agent, const struct use *use, uint64_t *group)
 {
@@ -603,16 +555,42 @@ void lien_gate_serve(struct lien_agent *agent)
 		process->used_in = call;
 }
 
+/* What is due while its memory is away. */
+static void tick_process(struct lien_agent *agent, struct lien_process *process)
+{
+	struct lien_tracked *tracked = process->agent;
+	struct lien_probe_gate gate;
+	char why[200];
+
+	if (!tracked)
+		return;
+	if (tracked->t_gate && lien_now_ns() >= tracked->t_gate &&
+		!make_for_all(agent, process, why, sizeof(why)))
+		lien_log(5, "process %u: its threads are held back now", process->pid);
+	if (!lien_probes_gates(agent->probes))
+		return;
+	lien_gate_cover(agent, process);
+	if (!lien_probes_gate_get(agent->probes, process->pid, &gate) ||
+		gate.unheld == tracked->gate_unheld)
+		return;
+	/* Nothing else can be done about threads that block the signal. */
+	tracked->gate_unheld = gate.unheld;
+	lien_log(3,
+		"process %u: thread %u has entered %s while memory is away, and blocks the "
+		"signal that would have held it back: if it uses that memory, the call "
+		"fails",
+		process->pid, gate.unheld_tid, lien_calls_name(gate.unheld_call));
+}
+
 void lien_gate_tick(struct lien_agent *agent)
 {
+	struct lien_process *process;
+
 	lien_probes_gate_tick(agent->probes);
 	if (agent->transaction)
 		return;
-	make_late(agent);
-	if (!lien_probes_gates(agent->probes))
-		return;
-	lien_gate_cover_late(agent);
-	name_unheld(agent);
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		tick_process(agent, process);
 	lien_gate_serve(agent);
 }
 

@@ -31,9 +31,6 @@ int lien_gate_make(
 void lien_gate_set(struct lien_agent *agent, bool all);
 /* Call this afterwards: sets what happens to threads that need the memory until it is back. */
 void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use);
-/* A restore has ended in this process. If threads go on although memory is still away
- * (LIEN_ON_USE_IGNORE), lets go of those that have waited for it. */
-void lien_gate_restored(struct lien_agent *agent, struct lien_process *process);
 /*
  * Before all are at rest: does the process's gate hold every thread, and is each one known?
  * Attaches to libraries that the process has mapped since. Returns false and why.

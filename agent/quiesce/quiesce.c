@@ -234,6 +234,7 @@ static bool is_quiet(
 	snprintf(why, size, "a thread of process %u is in a call of NCCL or the driver", pid);
 	return false;
 }
+
 /* --- who goes on ------------------------------------------------------------------------------ */
 
 #define GUESSES	    32 /* of idle ranks, after 1 ms each; then 1 ms more each time */

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include <lien/cuda_abi.h>
+#include "agent/graph/array.h"
 #include "agent/graph/pids.h"
 
 bool lien_unknown_in(const struct lien_allocation *allocation, const struct lien_process *process)
@@ -172,17 +173,11 @@ static uint32_t questions(const struct lien_allocation *allocation,
 static int entry_add(
 	struct lien_adoption_process *process, const struct lien_mapping *mapping, uint32_t flags)
 {
-	unsigned room = process->room ? 2 * process->room : 64;
-	struct lien_wire_adopt *entry, *grown;
+	struct lien_wire_adopt *entry;
 	int device = device_of(mapping, false);
 
-	if (process->count == process->room) {
-		grown = realloc(process->entries, room * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		process->entries = grown;
-		process->room = room;
-	}
+	if (lien_array_grow(&process->entries, process->count, &process->room, sizeof(*entry)))
+		return -ENOMEM;
 	entry = &process->entries[process->count++];
 	memset(entry, 0, sizeof(*entry));
 	entry->va = mapping->va;
@@ -413,12 +408,9 @@ void lien_adoption_clear(struct lien_adoption *adoption)
 int lien_adoption_open(
 	struct lien_adoption_process *process, const uint8_t bytes[LIEN_WIRE_MARK_BYTES])
 {
-	uint8_t(*grown)[LIEN_WIRE_MARK_BYTES] =
-		realloc(process->open, (process->open_count + 1) * sizeof(*grown));
-
-	if (!grown)
+	if (lien_array_grow(&process->open, process->open_count, &process->open_room,
+		    sizeof(*process->open)))
 		return -ENOMEM;
-	process->open = grown;
-	memcpy(grown[process->open_count++], bytes, sizeof(*grown));
+	memcpy(process->open[process->open_count++], bytes, sizeof(*process->open));
 	return 0;
 }

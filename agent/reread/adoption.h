@@ -33,7 +33,7 @@ struct lien_adoption_process {
 	struct lien_wire_adopt *entries; /* with room for the answers; sorted by address */
 	/* The first bytes of what its open descriptors export. */
 	uint8_t (*open)[LIEN_WIRE_MARK_BYTES];
-	unsigned open_count;
+	unsigned open_count, open_room;
 };
 
 struct lien_adoption {

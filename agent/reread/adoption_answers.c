@@ -61,7 +61,7 @@ static struct mark *mark_seen(
 			      : NULL;
 }
 
-static void note_seen(struct answers *answers)
+static void note_answers(struct answers *answers)
 {
 	const struct lien_adoption_process *part;
 	struct mark *mark;
@@ -74,17 +74,6 @@ static void note_seen(struct answers *answers)
 			if (mark)
 				mark->seen++;
 		}
-	}
-}
-
-static void note_open(struct answers *answers)
-{
-	const struct lien_adoption_process *part;
-	struct mark *mark;
-	unsigned i, j;
-
-	for (i = 0; i < answers->adoption->count; i++) {
-		part = &answers->adoption->processes[i];
 		for (j = 0; j < part->open_count; j++) {
 			mark = mark_seen(answers, part->open[j]);
 			if (!mark)
@@ -175,37 +164,6 @@ struct place {
 	const struct lien_access_set *access;
 };
 
-static struct place *places_of(const struct lien_holding *holding, unsigned *count)
-{
-	struct place *places = calloc(holding->mapped + 1, sizeof(*places));
-	const struct lien_mapping *mapping;
-
-	*count = 0;
-	LIST_FOREACH (mapping, &holding->mappings, of_holding)
-		if (places)
-			places[(*count)++] = (struct place){
-				mapping->va, mapping->bytes, lien_mapping_access(mapping)};
-	return places;
-}
-
-static void emit_taken_away(struct answers *answers, struct lien_process *process,
-	const struct place *places, unsigned count, uint64_t value)
-{
-	struct lien_handle key = {.value = value}, *handle;
-	unsigned i;
-
-	for (i = 0; i < count; i++)
-		lien_emit_unmap(answers->emitter, process, places[i].va, places[i].bytes);
-	handle = SPLAY_FIND(lien_handle_tree, &process->handles, &key);
-	if (handle)
-		lien_emit_release_all(answers->emitter, handle);
-}
-
-/*
- * An application's exports have small numbers; these are in a range of their own, and never repeat.
- */
-#define SHARE_FOUND (1ull << 62)
-
 static void emit_places(struct answers *answers, struct lien_process *process, uint64_t handle,
 	const struct place *places, unsigned count)
 {
@@ -226,6 +184,11 @@ static void emit_places(struct answers *answers, struct lien_process *process, u
 	}
 }
 
+/*
+ * An application's exports have small numbers; these are in a range of their own, and never repeat.
+ */
+#define SHARE_FOUND (1ull << 62)
+
 static uint64_t emit_export(struct answers *answers, struct lien_process *owner, uint64_t handle)
 {
 	struct lien_event event = lien_emit_event(answers->emitter, owner, LIEN_CALL_CU_MEM_EXPORT);
@@ -238,52 +201,55 @@ static uint64_t emit_export(struct answers *answers, struct lien_process *owner,
 	return event.share.share;
 }
 
-/* Turns an import of unknown owner into an import of the owner's memory. */
-static bool emit_match(struct answers *answers, struct lien_process *process,
-	const struct lien_wire_adopt *entry, const struct mark *mark)
+/*
+ * Gives what a handle refers to another origin: it is taken away, and comes back at the same places
+ * as memory that the process has made, or as an import (`own`: of this handle's memory; NULL: of
+ * unknown owner). Returns false if out of memory: then it stays as it is.
+ */
+static bool emit_anew(struct answers *answers, struct lien_process *process,
+	const struct lien_wire_adopt *entry, struct lien_handle *handle, bool made,
+	const struct lien_handle *own)
 {
-	struct lien_allocation *memory = allocation_at(mark->owner, mark->entry->va);
-	struct lien_handle *own = memory ? handle_of(memory, mark->owner) : NULL;
-	struct lien_handle *handle = meant(entry, process);
-	uint32_t references;
-	struct place *places;
-	uint64_t value;
-	unsigned count;
+	const struct lien_holding *holding = handle->holding;
+	const struct lien_prop prop = holding->allocation->prop;
+	const uint64_t bytes = holding->allocation->bytes;
+	const uint32_t references = references_of(entry, handle);
+	struct place *places = calloc(holding->mapped + 1, sizeof(*places));
+	struct lien_handle key = {.value = handle->value};
+	const struct lien_allocation *memory = own ? own->holding->allocation : NULL;
+	const struct lien_mapping *mapping;
+	unsigned count = 0, i;
+	uint32_t round;
 
-	if (!own || !handle || memory->owner != mark->owner)
-		return false;
-	places = places_of(handle->holding, &count);
 	if (!places)
 		return false;
-	value = handle->value;
-	references = references_of(entry, handle);
-	emit_taken_away(answers, process, places, count, value);
-	lien_emit_import(
-		answers->emitter, process, value, emit_export(answers, mark->owner, own->value));
-	emit_places(answers, process, value, places, count);
-	emit_references(answers, process, value, references, memory->round, memory->open, false);
+	LIST_FOREACH (mapping, &holding->mappings, of_holding)
+		places[count++] =
+			(struct place){mapping->va, mapping->bytes, lien_mapping_access(mapping)};
+	for (i = 0; i < count; i++)
+		lien_emit_unmap(answers->emitter, process, places[i].va, places[i].bytes);
+	handle = SPLAY_FIND(lien_handle_tree, &process->handles, &key);
+	if (handle)
+		lien_emit_release_all(answers->emitter, handle);
+	if (made)
+		lien_emit_create(answers->emitter, process, key.value, bytes, &prop);
+	else
+		lien_emit_import(answers->emitter, process, key.value,
+			own ? emit_export(answers, own->holding->process, own->value) : 0);
+	emit_places(answers, process, key.value, places, count);
+	round = memory ? memory->round : 0;
+	emit_references(answers, process, key.value, references, made ? answers->round : round,
+		memory && memory->open, made && entry->flags & LIEN_WIRE_ADOPT_PART);
 	free(places);
 	return true;
 }
 
-/* It may belong to anybody: makes it an import of unknown owner. */
-static void emit_disputed(struct answers *answers, struct lien_process *process,
-	const struct lien_wire_adopt *entry, struct lien_handle *handle)
+/* Returns the handle of the memory that has this mark; NULL: its process does not own it. */
+static struct lien_handle *marked(const struct mark *mark)
 {
-	uint32_t references = references_of(entry, handle);
-	uint64_t value = handle->value;
-	struct place *places;
-	unsigned count;
+	const struct lien_allocation *memory = allocation_at(mark->owner, mark->entry->va);
 
-	answers->adoption->disputed++;
-	places = places_of(handle->holding, &count);
-	if (!places)
-		return;
-	emit_taken_away(answers, process, places, count, value);
-	lien_emit_import(answers->emitter, process, value, 0);
-	emit_places(answers, process, value, places, count);
-	emit_references(answers, process, value, references, 0, false, false);
-	free(places);
+	return memory && memory->owner == mark->owner ? handle_of(memory, mark->owner) : NULL;
 }
 
 /*
@@ -302,29 +268,6 @@ static bool was_made(const struct answers *answers, const struct lien_wire_adopt
 	return mark && mark->entry == entry && mark->seen == 1 && !mark->open &&
 	       !adoption->unread && allocation->bytes > adoption->unmarked &&
 	       !(entry->flags & LIEN_WIRE_ADOPT_FABRIC);
-}
-
-/* Turns an import of unknown owner into memory that the process made. */
-static bool emit_made(struct answers *answers, struct lien_process *process,
-	const struct lien_wire_adopt *entry, struct lien_handle *handle)
-{
-	const struct lien_allocation *allocation = handle->holding->allocation;
-	const uint32_t references = references_of(entry, handle);
-	const struct lien_prop prop = allocation->prop;
-	const uint64_t value = handle->value, bytes = allocation->bytes;
-	struct place *places;
-	unsigned count;
-
-	places = places_of(handle->holding, &count);
-	if (!places)
-		return false;
-	emit_taken_away(answers, process, places, count, value);
-	lien_emit_create(answers->emitter, process, value, bytes, &prop);
-	emit_places(answers, process, value, places, count);
-	emit_references(answers, process, value, references, answers->round, false,
-		entry->flags & LIEN_WIRE_ADOPT_PART);
-	free(places);
-	return true;
 }
 
 /* Owners first: imports are matched with memory that has been adopted. */
@@ -346,7 +289,8 @@ static void emit_own(struct answers *answers, const struct lien_adoption_process
 			continue;
 		own = entry->flags & LIEN_WIRE_ADOPT_OWN ? mark_seen(answers, entry->mark) : NULL;
 		if (own && own->disputed) {
-			emit_disputed(answers, process, entry, handle);
+			answers->adoption->disputed++; /* it may belong to anybody */
+			emit_anew(answers, process, entry, handle, false, NULL);
 			continue;
 		}
 		round = allocation->round ? allocation->round : answers->round;
@@ -367,7 +311,7 @@ static void emit_imports(struct answers *answers, const struct lien_adoption_pro
 	const struct lien_wire_adopt *entry;
 	struct lien_allocation *allocation;
 	const struct mark *mark;
-	struct lien_handle *handle;
+	struct lien_handle *handle, *own;
 	uint32_t round;
 	unsigned i;
 	bool owned;
@@ -382,12 +326,13 @@ static void emit_imports(struct answers *answers, const struct lien_adoption_pro
 		mark = entry->flags & LIEN_WIRE_ADOPT_LOOK && answers->adoption->marks
 			       ? mark_seen(answers, entry->bytes)
 			       : NULL;
-		if (mark && emit_match(answers, process, entry, mark)) {
+		own = mark ? marked(mark) : NULL;
+		if (own && emit_anew(answers, process, entry, handle, false, own)) {
 			answers->adoption->matched++;
 			continue;
 		}
 		if (was_made(answers, entry, allocation, mark) &&
-			emit_made(answers, process, entry, handle)) {
+			emit_anew(answers, process, entry, handle, true, NULL)) {
 			answers->adoption->made++;
 			continue;
 		}
@@ -440,8 +385,7 @@ void lien_adoption_emit(
 	if (!adoption->outsider)
 		answers.round = lien_graph_round(graph) + 1;
 	collect_marks(&answers);
-	note_seen(&answers);
-	note_open(&answers);
+	note_answers(&answers);
 	find_disputes(&answers);
 	for (step = 0; answers.marks && step < sizeof(steps) / sizeof(steps[0]); step++)
 		for (i = 0; i < adoption->count; i++) {

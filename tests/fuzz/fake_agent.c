@@ -436,11 +436,6 @@ void lien_gate_stays(struct lien_agent *agent, uint32_t pid)
 	(void)agent, (void)pid;
 }
 
-void lien_gate_restored(struct lien_agent *agent, struct lien_process *process)
-{
-	(void)agent, (void)process;
-}
-
 json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	(void)agent, (void)viewer;

@@ -372,9 +372,9 @@ int lien_gate_make(
 	return -EOPNOTSUPP;
 }
 
-void lien_gate_cover_late(struct lien_agent *of)
+void lien_gate_cover(struct lien_agent *of, struct lien_process *process)
 {
-	(void)of;
+	(void)of, (void)process;
 }
 
 bool lien_probes_can_gate(const struct lien_probes *probes)
