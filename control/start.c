@@ -22,18 +22,14 @@
 
 #include "control/orders/control.h"
 #include "control/driver/gate.h"
-#include "control/fork.h"
-#include "control/signal.h"
 #include "control/driver/thread.h"
 #include "control/driver/translate.h"
 #include "control/plain/plain.h"
 #include "control/tag/tag.h"
+#include "control/tms/tms.h"
 
 /* Out of the way of programs that count their descriptors from below. */
 #define FD_FLOOR 900
-
-#define FORBID_US    1000
-#define FORBID_TRIES 1000
 
 __attribute__((visibility("default"))) struct lien_control_state lien_control_state = {
 	.version = LIEN_WIRE_VERSION,
@@ -110,14 +106,12 @@ static void start(void)
 	__atomic_store_n(&state->agent_fd, pair[0], __ATOMIC_RELEASE);
 }
 
-static int starting; /* a thread is in start(), or starting is forbidden */
-
 static void try_to_start(void)
 {
-	if (__atomic_exchange_n(&starting, 1, __ATOMIC_ACQUIRE))
+	if (__atomic_exchange_n(&lien_starting, 1, __ATOMIC_ACQUIRE))
 		return;
 	start();
-	__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&lien_starting, 0, __ATOMIC_RELEASE);
 }
 
 #define REPLACE_US 100000
@@ -156,7 +150,7 @@ static void woken(void)
 
 static int install(bool live)
 {
-	int err = lien_signal_take(woken, live);
+	int err = lien_signal_take(woken, live, &lien_control_state.handler);
 
 	if (err)
 		return err;
@@ -164,27 +158,32 @@ static int install(bool live)
 	lien_control_state.translate_end = (uintptr_t)__stop_lien_translate;
 	lien_control_state.tag = lien_tag_offset();
 	lien_control_state.signal = LIEN_CONTROL_SIGNAL;
-	lien_control_state.handler = lien_signal_handler();
 	lien_control_state.gate = lien_gate_futex();
 	return 0;
 }
 
+LIEN_FORKED(lien_plain_forked);
+LIEN_FORKED(lien_tag_forked);
+LIEN_FORKED(lien_tms_forked);
+
 static void after_in_child(void)
 {
 	struct lien_control_state *state = &lien_control_state;
+	void (*const *forked)(void);
 
+	for (forked = __start_lien_forked; forked < __stop_lien_forked; forked++)
+		(*forked)();
 	state->agent_fd = -1;
 	/* The thread that was in start() is not in the child. After END starting stays
 	 * forbidden. */
 	if (__atomic_load_n(&state->magic, __ATOMIC_ACQUIRE) != LIEN_WIRE_MAGIC_ENDED)
-		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
+		__atomic_store_n(&lien_starting, 0, __ATOMIC_RELEASE);
 }
 
 __attribute__((constructor)) static void load(void)
 {
 	const bool live = syscall(SYS_gettid) != getpid(); /* a thread made to call dlopen() */
 
-	lien_fork_prepare();
 	pthread_atfork(NULL, NULL, after_in_child);
 	if (install(live))
 		return;
@@ -194,40 +193,6 @@ __attribute__((constructor)) static void load(void)
 	else
 		lien_driver_keep();
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);
-}
-
-/* --- the end, and starting again ------------------------------------------------------------- */
-
-int lien_start_forbid(void)
-{
-	int tries;
-
-	/* A thread in start() is making two sockets and a thread. */
-	for (tries = 0; __atomic_exchange_n(&starting, 1, __ATOMIC_ACQUIRE); tries++) {
-		if (tries == FORBID_TRIES)
-			return -EBUSY;
-		usleep(FORBID_US);
-	}
-	return 0;
-}
-
-void lien_start_allow(void)
-{
-	__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
-}
-
-int lien_start_undo(void)
-{
-	struct lien_control_state *state = &lien_control_state;
-	int fd = state->agent_fd;
-
-	lien_plain_stop();
-	lien_signal_give_back();
-	if (fd >= 0 && lien_control_inode(fd) != state->agent_ino)
-		fd = -1; /* belongs to the application by now */
-	state->agent_fd = -1;
-	__atomic_store_n(&state->magic, LIEN_WIRE_MAGIC_ENDED, __ATOMIC_RELEASE);
-	return fd;
 }
 
 /*
@@ -254,7 +219,7 @@ static void *again(const char *path, int mode)
 	}
 	lien_plain_start();
 	start();
-	lien_start_allow();
+	__atomic_store_n(&lien_starting, 0, __ATOMIC_RELEASE);
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);
 	return &lien_control_state;
 }

@@ -37,7 +37,7 @@ UNIT_SRCS_test_ask	     := $(addprefix control/ask/, ask.c json.c)
 UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/functions.c discover/elf_symbols.c)
 UNIT_LIBS_test_calls	     := $(ELF_LIBS) -rdynamic
 UNIT_SRCS_test_client	     := tools/cli/client.c
-UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, fork.c start.c driver/cached.c \
+UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, start.c driver/cached.c \
 	driver/exported.c driver/genuine.c driver/interpose.c driver/nccl_calls.c driver/translate.c nccl/%.c plain/%.c tms/%.c), \
 	$(CONTROL_SRCS))
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
@@ -67,12 +67,12 @@ UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_serve	     := $(filter-out control/orders/serve.c,$(UNIT_SRCS_test_control))
 UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
-UNIT_SRCS_test_signal	     := control/signal.c
+UNIT_SRCS_test_signal	     := control/driver/thread.c
 UNIT_SRCS_test_symbols	     := loader/discover/elf_symbols.c
 UNIT_LIBS_test_symbols	     := $(ELF_LIBS)
 UNIT_SRCS_test_text	     := $(sort $(wildcard tools/text/*.c) agent/graph/nearest.c)
 UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c)
-UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c control/tag/tag.c \
+UNIT_SRCS_test_translate     := control/memory/handles.c \
 	$(addprefix control/driver/, exported.c gate.c genuine.c names.c translate.c \
 	watchdog.c)
 UNIT_SRCS_test_uprobe	     := loader/probes/uprobe.c

@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "control/driver/thread.h"
+
 /* Further threads wait until the gate opens. */
 #define PLACES 512
 
@@ -126,10 +128,12 @@ int lien_gate_is_shut(void)
 	return __atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST) && gate.pid == (uint32_t)getpid();
 }
 
-void lien_gate_forked(void)
+static void forked(void)
 {
 	memset(&gate, 0, sizeof(gate));
 }
+
+LIEN_FORKED(forked);
 
 void lien_gate_pass(const uint32_t *tids, unsigned count)
 {

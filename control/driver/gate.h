@@ -28,8 +28,6 @@ uintptr_t lien_gate_futex(void);
 void lien_gate_shut(void);
 void lien_gate_open(void);
 int lien_gate_is_shut(void);
-/* For the child of a fork(): opens its copy of the gate. */
-void lien_gate_forked(void);
 /* Lets threads, given by tid, make the one call at which they are held. */
 void lien_gate_pass(const uint32_t *tids, unsigned count);
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "control/driver/names.h"
+#include "control/driver/thread.h"
 
 /* The application gets one of these if a new handle's value is a name of something else. */
 #define FRESH_NAMES 0x4c69656e00000000ull
@@ -335,7 +336,8 @@ void lien_names_clear(void)
 	pthread_mutex_unlock(&lock);
 }
 
-void lien_names_forked(void)
+/* The handles are the parent's. */
+static void names_forked(void)
 {
 	pthread_mutex_init(&lock, NULL); /* its owner was the parent's thread */
 	RB_INIT(&names);
@@ -343,3 +345,5 @@ void lien_names_forked(void)
 	TAILQ_INIT(&spent);
 	count = spent_count = 0;
 }
+
+LIEN_FORKED(names_forked);

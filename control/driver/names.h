@@ -50,7 +50,4 @@ unsigned lien_names_renamed(void);
 /* Forgets all names. */
 void lien_names_clear(void);
 
-/* For the child of a fork(), which cannot use what its parent had. */
-void lien_names_forked(void);
-
 #endif

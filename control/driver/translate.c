@@ -10,6 +10,7 @@
 
 #include "control/driver/gate.h"
 #include "control/driver/names.h"
+#include "control/driver/thread.h"
 #include "control/driver/translate.h"
 
 /* --- the driver's own functions --------------------------------------------------------------- */
@@ -63,11 +64,13 @@ int lien_translate_idle(void)
 	return !__atomic_load_n(&inside, __ATOMIC_SEQ_CST);
 }
 
-void lien_translate_forked(void)
+static void forked(void)
 {
 	__atomic_store_n(&inside, 0, __ATOMIC_SEQ_CST);
 	lien_translate_hold_all(0);
 }
+
+LIEN_FORKED(forked);
 
 /*
  * A thread that passes a handle waits here, not in the driver: after a restore another handle means

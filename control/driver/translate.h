@@ -43,7 +43,5 @@ void lien_translate_hold_all(int all);
 int lien_translate_idle(void);
 /* Also lets no thread in from now on, not even those that the agent lets pass, until hold_all(). */
 int lien_translate_wait_idle(void);
-/* For the child of a fork(), which has one thread. */
-void lien_translate_forked(void);
 
 #endif

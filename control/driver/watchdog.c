@@ -7,6 +7,7 @@
 #include <lien/clock.h>
 
 #include "control/driver/genuine.h"
+#include "control/driver/thread.h"
 
 #define LIBRARY "libtorch_cuda.so"
 
@@ -43,11 +44,13 @@ void lien_watchdog_back(void)
 	__atomic_store_n(&pause.away_ns, away, __ATOMIC_RELEASE);
 }
 
-void lien_watchdog_forked(void)
+static void forked(void)
 {
 	left_ns = 0;
 	memset(&pause, 0, sizeof(pause));
 }
+
+LIEN_FORKED(forked);
 
 /* std::chrono::steady_clock::now(), which returns nanoseconds */
 __attribute__((visibility("default"))) int64_t _ZNSt6chrono3_V212steady_clock3nowEv(void)

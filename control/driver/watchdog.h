@@ -20,7 +20,5 @@
 void lien_watchdog_away(void);
 /* It is back. */
 void lien_watchdog_back(void);
-/* For the child of a fork(), which has its memory. */
-void lien_watchdog_forked(void);
 
 #endif

@@ -2,6 +2,7 @@
 /* Used by the control thread alone. */
 #include <stdlib.h>
 
+#include "control/driver/thread.h"
 #include "control/memory/handles.h"
 
 /* A reference, or a place that is ours. */
@@ -69,11 +70,13 @@ int lien_handles_owed(void)
 	return owed_count != 0;
 }
 
-void lien_handles_forked(void)
+static void forked(void)
 {
 	owed = NULL; /* the parent may have been changing it */
 	owed_count = owed_room = 0;
 }
+
+LIEN_FORKED(forked);
 
 static CUresult release_one(const struct lien_driver *driver, struct owed *one)
 {

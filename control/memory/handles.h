@@ -24,7 +24,5 @@ void lien_scratch_free(const struct lien_driver *driver, struct lien_scratch pla
 /* Releases the remembered references and places. Stops at the first refusal. */
 void lien_handles_release_owed(const struct lien_driver *driver);
 int lien_handles_owed(void);
-/* For the child of a fork(): the references are the parent's. */
-void lien_handles_forked(void);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "control/driver/nccl_calls.h"
+#include "control/driver/thread.h"
 #include "control/nccl/nccl.h"
 
 #define TEXT 1024
@@ -73,10 +74,12 @@ int lien_ncclGetVersion(int *version)
 	return lien_nccl_fail(LIEN_NCCL_SYSTEM_ERROR, "ncclGetVersion", "NCCL is not loaded");
 }
 
-void lien_nccl_error_forked(void)
+static void forked(void)
 {
 	const pthread_mutex_t free = PTHREAD_MUTEX_INITIALIZER;
 
 	lock = free;
 	last[0] = '\0';
 }
+
+LIEN_FORKED(forked);

@@ -45,7 +45,6 @@ int lien_ncclGetGroupID(int *id);
 int lien_ncclCommSuspend(lien_nccl_comm comm, int flags);
 int lien_ncclCommResume(lien_nccl_comm comm);
 int lien_ncclCommMemStats(lien_nccl_comm comm, int stat, uint64_t *value);
-void lien_nccl_suspend_forked(void);
 
 /* error.c */
 int lien_ncclGetVersion(int *version);
@@ -53,7 +52,6 @@ const char *lien_ncclGetLastError(lien_nccl_comm comm);
 /* Notes why a call fails, for ncclGetLastError() and on standard error. Returns result. */
 __attribute__((format(printf, 3, 4))) int lien_nccl_fail(
 	int result, const char *call, const char *format, ...);
-void lien_nccl_error_forked(void);
 
 /*
  * request.c. Carries out a request: the members that all have are added. `turn` 0: it is not of a
@@ -63,8 +61,5 @@ int lien_nccl_move(const char *call, const char *what, uint64_t turn);
 /* Asks for something that moves nothing; as lien_ask(). */
 struct lien_asked;
 int lien_nccl_look(const char *call, const char *request, struct lien_asked *asked);
-
-/* For the child of a fork(): it has made no communicators. */
-void lien_nccl_forked(void);
 
 #endif

@@ -12,6 +12,7 @@
 
 #include <lien/clock.h>
 #include "control/ask/ask.h"
+#include "control/driver/thread.h"
 #include "control/nccl/nccl.h"
 
 #define CHANGES_MAX 64 /* of the group id */
@@ -211,7 +212,7 @@ int lien_ncclMemStats(void)
 	return LIEN_NCCL_SUCCESS;
 }
 
-static void pause_forked(void)
+static void forked(void)
 {
 	const pthread_mutex_t free = PTHREAD_MUTEX_INITIALIZER;
 
@@ -219,9 +220,4 @@ static void pause_forked(void)
 	groups_count = 0;
 }
 
-void lien_nccl_forked(void)
-{
-	pause_forked();
-	lien_nccl_suspend_forked();
-	lien_nccl_error_forked();
-}
+LIEN_FORKED(forked);

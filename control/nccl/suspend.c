@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "control/ask/ask.h"
+#include "control/driver/thread.h"
 #include "control/nccl/nccl.h"
 
 /* A restore for a communicator can be the same as one for a group id: their turns are not. */
@@ -178,10 +179,12 @@ int lien_ncclCommMemStats(lien_nccl_comm comm, int stat, uint64_t *value)
 	return lien_nccl_fail(LIEN_NCCL_INVALID_ARGUMENT, call, "there is no statistic %d", stat);
 }
 
-void lien_nccl_suspend_forked(void)
+static void forked(void)
 {
 	const pthread_mutex_t free = PTHREAD_MUTEX_INITIALIZER;
 
 	lock = free;
 	count = 0;
 }
+
+LIEN_FORKED(forked);

@@ -60,9 +60,6 @@ struct lien_control {
  * the next call. Also returns after END, with both sockets closed.
  */
 void lien_control_serve(int fd, uint64_t ino);
-/* For the child of a fork(): offloaded memory is the parent's, and unknown to the child's
- * driver. */
-void lien_control_forked(void);
 /*
  * Returns the host memory that has what lay at these addresses, while that is away: it stays valid
  * until a restore. NULL: it is not away, or *why it cannot be had. For threads of the application;
@@ -143,13 +140,10 @@ int lien_order_release(struct lien_control *control);
  * itself. On success the thread must end. On failure nothing is changed, except that a part of the
  * arena may have been given back. */
 int lien_order_end(struct lien_control *control);
-/* start.c. Prevents every start of a control thread until lien_start_allow(). Returns 0 or
- * -EBUSY. */
-int lien_start_forbid(void);
-void lien_start_allow(void);
-/* Gives back the signal, and says so in lien_control_state. Returns the agent's end of the sockets,
- * which the caller must close. */
-int lien_start_undo(void);
+/* 1: a thread is making a control thread (start.c), or none may be made, because of END. Set by
+ * exchange. */
+extern int lien_starting;
+extern struct lien_control_state lien_control_state; /* start.c */
 
 /* --verify. Called after SAVE: records checksums of the arena's data. */
 void lien_verify_keep(struct lien_control *control);

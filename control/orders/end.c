@@ -14,7 +14,14 @@
 #include "control/driver/gate.h"
 #include "control/memory/handles.h"
 #include "control/driver/names.h"
+#include "control/driver/thread.h"
 #include "control/driver/translate.h"
+#include "control/plain/plain.h"
+
+#define FORBID_US    1000
+#define FORBID_TRIES 1000
+
+int lien_starting;
 
 static int refuse(struct lien_control *control, const char *why)
 {
@@ -60,17 +67,44 @@ static int give_back_arena(struct lien_control *control)
 	return 0;
 }
 
+static int forbid_start(struct lien_control *control)
+{
+	int tries;
+
+	/* A thread that starts is making two sockets and a thread. */
+	for (tries = 0; __atomic_exchange_n(&lien_starting, 1, __ATOMIC_ACQUIRE); tries++) {
+		if (tries == FORBID_TRIES)
+			return refuse(control, "its control thread is being started: try again");
+		usleep(FORBID_US);
+	}
+	return 0;
+}
+
+/* Gives back the signal, and says so in lien_control_state. Returns the agent's end of the sockets,
+ * or -1. */
+static int undo_start(void)
+{
+	struct lien_control_state *state = &lien_control_state;
+	int fd = state->agent_fd;
+
+	lien_plain_stop();
+	lien_signal_give_back();
+	if (fd >= 0 && lien_control_inode(fd) != state->agent_ino)
+		fd = -1; /* belongs to the application by now */
+	state->agent_fd = -1;
+	__atomic_store_n(&state->magic, LIEN_WIRE_MAGIC_ENDED, __ATOMIC_RELEASE);
+	return fd;
+}
+
 int lien_order_end(struct lien_control *control)
 {
 	int result = check(control);
 
-	if (result)
+	if (result || (result = forbid_start(control)))
 		return result;
-	if (lien_start_forbid())
-		return refuse(control, "its control thread is being started: try again");
 	result = give_back_arena(control);
 	if (result) {
-		lien_start_allow();
+		__atomic_store_n(&lien_starting, 0, __ATOMIC_RELEASE);
 		return result;
 	}
 	lien_drain_end(control->drain);
@@ -78,7 +112,7 @@ int lien_order_end(struct lien_control *control)
 	lien_translate_hold_all(0);
 	lien_cached_restore();
 	lien_names_clear();
-	control->agent_end = lien_start_undo();
+	control->agent_end = undo_start();
 	control->ended = 1;
 	return 0;
 }

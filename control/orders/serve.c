@@ -19,6 +19,7 @@
 #include "control/driver/gate.h"
 #include "control/memory/handles.h"
 #include "control/driver/names.h"
+#include "control/driver/thread.h"
 #include "control/driver/translate.h"
 #include "control/driver/watchdog.h"
 
@@ -642,7 +643,7 @@ static void close_pair(int fd, uint64_t ino)
 		close(kept.agent_end);
 }
 
-void lien_control_forked(void)
+static void forked(void)
 {
 	const pthread_mutex_t free = PTHREAD_MUTEX_INITIALIZER;
 
@@ -650,6 +651,8 @@ void lien_control_forked(void)
 	memset(&kept, 0, sizeof(kept));
 	serving = changing = free;
 }
+
+LIEN_FORKED(forked);
 
 /* Returns where the mapping's bytes lie in the arena, from `va` on. */
 static const void *copy_at(const struct lien_item *item, unsigned mapping, uint64_t va,

@@ -67,18 +67,10 @@ int lien_translate_wait_idle(void)
 	return 1;
 }
 
-int lien_start_forbid(void)
-{
-	return 0;
-}
+struct lien_control_state lien_control_state = {.agent_fd = -1};
 
-void lien_start_allow(void)
+void lien_plain_stop(void)
 {
-}
-
-int lien_start_undo(void)
-{
-	return -1;
 }
 
 void lien_plain_primary_release(const struct lien_driver *driver, CUdevice device)

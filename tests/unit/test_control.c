@@ -1029,6 +1029,7 @@ static void test_end(void **state)
 	assert_null(control.arena.chunks);
 	assert_null(control.items.item);
 	control.ended = 0;
+	lien_starting = 0;
 }
 
 static struct {
@@ -1097,6 +1098,7 @@ static void test_end_cut_short(void **state)
 	order();
 	assert_int_equal(lien_order_end(&control), 0);
 	control.ended = 0;
+	lien_starting = 0;
 }
 
 /* A restore for other groups: memory that is lent, or away, is as it was. */

@@ -711,7 +711,7 @@ static void test_forked(void **state)
 	offload(FIRST, 0, 3, LIEN_WIRE_UNMAP);
 	child = fork();
 	if (!child) {
-		lien_control_forked(); /* control/fork.c */
+		forked(); /* control/start.c */
 		ASK(HELLO);
 		/* Not by an exit: what it forgot is not freed, because a thread of the parent may
 		 * have been changing it. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* control/signal.h: the signal by which threads are held, which is glibc's own. */
+/* control/driver/thread.h: the signal by which threads are held, which is glibc's own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "control/signal.h"
+#include "control/driver/thread.h"
 
 struct action {
 	uintptr_t handler;
@@ -25,6 +25,7 @@ struct action {
 };
 
 static _Atomic unsigned calls;
+static uint64_t handler;
 static _Atomic bool ready, stop;
 
 static void woken(void)
@@ -63,9 +64,9 @@ static void test_taken(void **state)
 	struct action action;
 
 	(void)state;
-	assert_int_equal(lien_signal_take(woken, false), 0);
+	assert_int_equal(lien_signal_take(woken, false, &handler), 0);
 	action = installed();
-	assert_int_equal(action.handler, lien_signal_handler());
+	assert_int_equal(action.handler, handler);
 	assert_true(action.flags & SA_NODEFER);
 	assert_false(action.flags & SA_ONSTACK);
 	send_as_kernel();
@@ -100,7 +101,7 @@ static void test_glibc_gets_its_own(void **state)
 	stop = true;
 	pthread_join(thread, NULL);
 	assert_int_equal(calls, 2);
-	assert_int_equal(installed().handler, lien_signal_handler());
+	assert_int_equal(installed().handler, handler);
 }
 
 static void test_given_back(void **state)
@@ -110,12 +111,12 @@ static void test_given_back(void **state)
 	(void)state;
 	lien_signal_give_back();
 	action = installed();
-	assert_int_not_equal(action.handler, lien_signal_handler());
+	assert_int_not_equal(action.handler, handler);
 	assert_int_not_equal(action.handler, (uintptr_t)SIG_DFL);
 	send_as_kernel(); /* late: without effect */
 	assert_int_equal(calls, 2);
 	/* In a program that runs, with the flags that it has given it. */
-	assert_int_equal(lien_signal_take(woken, true), 0);
+	assert_int_equal(lien_signal_take(woken, true, &handler), 0);
 	again = installed();
 	assert_int_equal(again.flags, action.flags | SA_NODEFER);
 	lien_signal_give_back();
@@ -130,7 +131,7 @@ static void test_not_glibc(void **state)
 
 	(void)state;
 	syscall(SYS_rt_sigaction, LIEN_CONTROL_SIGNAL, &none, NULL, sizeof(uint64_t));
-	assert_int_equal(lien_signal_take(woken, true), -ENOTSUP);
+	assert_int_equal(lien_signal_take(woken, true, &handler), -ENOTSUP);
 	assert_int_equal(installed().handler, 0);
 	syscall(SYS_rt_sigaction, LIEN_CONTROL_SIGNAL, &before, NULL, sizeof(uint64_t));
 }

@@ -14,10 +14,10 @@
 #include <cmocka.h>
 
 #include <control/orders/control.h>
-#include <control/fork.h>
 #include <control/driver/gate.h>
 #include <control/memory/handles.h>
 #include <control/driver/names.h>
+#include <control/driver/thread.h>
 #include <control/driver/translate.h>
 #include <control/plain/plain.h>
 
@@ -191,23 +191,20 @@ void *lien_driver_symbol(const char *name)
 	return only && !strcmp(name, only) ? (void *)release : NULL;
 }
 
-static unsigned serve_forked;
+static unsigned other_forked;
 
-void lien_tms_forked(void)
+static void forked(void)
 {
+	other_forked++;
 }
 
-void lien_nccl_forked(void)
-{
-}
+LIEN_FORKED(forked);
 
-void lien_plain_forked(void)
+/* As start.c. */
+static void after_in_child(void)
 {
-}
-
-void lien_control_forked(void)
-{
-	serve_forked++;
+	for (void (*const *fn)(void) = __start_lien_forked; fn < __stop_lien_forked; fn++)
+		(*fn)();
 }
 
 /* --- handles ---------------------------------------------------------------------------------- */
@@ -420,7 +417,7 @@ static int child(void)
 	CUmemGenericAllocationHandle handle;
 
 	alarm(HANG_S);
-	if (serve_forked != 1)
+	if (other_forked != 1)
 		return 1;
 	if (!lien_translate_idle() || lien_gate_is_shut())
 		return 2;
@@ -458,7 +455,7 @@ static void test_fork(void **state)
 	(void)state;
 	exchange();
 	pthread_atfork(release_in_handler, release_in_handler, NULL);
-	lien_fork_prepare();
+	pthread_atfork(NULL, NULL, after_in_child);
 	for (i = 0; i < THREADS; i++)
 		assert_int_equal(
 			pthread_create(&threads[i], NULL, i ? call : pass, (void *)(uintptr_t)i),
@@ -482,7 +479,7 @@ static void test_fork(void **state)
 	for (i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
 	assert_int_equal(failed, 0);
-	assert_int_equal(serve_forked, 0); /* not in the parent */
+	assert_int_equal(other_forked, 0); /* not in the parent */
 }
 
 int main(void)
