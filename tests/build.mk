@@ -38,7 +38,7 @@ UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/function
 UNIT_LIBS_test_calls	     := $(ELF_LIBS) -rdynamic
 UNIT_SRCS_test_client	     := tools/cli/client.c
 UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, start.c driver/cached.c \
-	driver/exported.c driver/genuine.c driver/interpose.c driver/nccl_calls.c driver/translate.c nccl/%.c plain/%.c tms/%.c), \
+	driver/genuine.c driver/interpose.c driver/translate.c nccl/%.c plain/%.c tms/%.c), \
 	$(CONTROL_SRCS))
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := $(ELF_LIBS)
@@ -73,7 +73,7 @@ UNIT_LIBS_test_symbols	     := $(ELF_LIBS)
 UNIT_SRCS_test_text	     := $(sort $(wildcard tools/text/*.c) agent/graph/nearest.c)
 UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c)
 UNIT_SRCS_test_translate     := control/memory/handles.c \
-	$(addprefix control/driver/, exported.c gate.c genuine.c names.c translate.c \
+	$(addprefix control/driver/, gate.c genuine.c names.c translate.c \
 	watchdog.c)
 UNIT_SRCS_test_uprobe	     := loader/probes/uprobe.c
 UNIT_LIBS_test_uprobe	     := -l:libbpf.a -lelf

@@ -78,7 +78,7 @@ const struct lien_driver *lien_driver_find(const char **missing)
 
 void *lien_driver_symbol(const char *name)
 {
-	return lien_genuine_of(LIEN_GENUINE_DRIVER, name, NULL);
+	return lien_genuine_of(LIEN_GENUINE_DRIVER, name);
 }
 
 void lien_driver_keep(void)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "control/driver/genuine.h"
+#include "control/driver/interpose.h"
 
 static const char *const names[LIEN_GENUINE_COUNT] = {"dlsym", "dlvsym"};
 static void *genuine[LIEN_GENUINE_COUNT];
@@ -136,9 +137,11 @@ static void look(void)
 			look_in(map);
 }
 
+/* This library's. */
+extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
+
 struct wanted {
 	const char *library, *name;
-	const void *ours;
 	struct lien_genuine_range found;
 };
 
@@ -160,31 +163,24 @@ static const ElfW(Dyn) * dynamic_of(const struct dl_phdr_info *info)
 
 static int look_for(struct dl_phdr_info *info, size_t size, void *context)
 {
-	const struct symbols symbols = symbols_of(info->dlpi_addr, dynamic_of(info));
+	const ElfW(Dyn) *dynamic = dynamic_of(info);
+	const struct symbols symbols = symbols_of(info->dlpi_addr, dynamic);
 	struct wanted *wanted = context;
 	const ElfW(Sym) * symbol;
 
 	(void)size;
-	if (!is_named(info->dlpi_name, &symbols, wanted->library))
+	if (dynamic == _DYNAMIC || !is_named(info->dlpi_name, &symbols, wanted->library))
 		return 0;
 	symbol = find_symbol(&symbols, wanted->name);
-	if (symbol && (void *)(info->dlpi_addr + symbol->st_value) != wanted->ours)
+	if (symbol)
 		wanted->found = (struct lien_genuine_range){
 			info->dlpi_addr + symbol->st_value, symbol->st_size};
 	return wanted->found.base != 0;
 }
 
-void *lien_genuine_of(const char *library, const char *name, const void *ours)
-{
-	struct wanted wanted = {library, name, ours, {0}};
-
-	dl_iterate_phdr(look_for, &wanted);
-	return (void *)wanted.found.base;
-}
-
 int lien_genuine_range_of(const char *library, const char *name, struct lien_genuine_range *range)
 {
-	struct wanted wanted = {library, name, NULL, {0}};
+	struct wanted wanted = {library, name, {0}};
 
 	dl_iterate_phdr(look_for, &wanted);
 	if (wanted.found.base)
@@ -192,10 +188,24 @@ int lien_genuine_range_of(const char *library, const char *name, struct lien_gen
 	return wanted.found.base != 0;
 }
 
+void *lien_genuine_of(const char *library, const char *name)
+{
+	struct lien_genuine_range range;
+
+	return lien_genuine_range_of(library, name, &range) ? (void *)range.base : NULL;
+}
+
+/* NCCL is linked into other libraries at times. */
+void *lien_nccl_genuine(const char *name)
+{
+	void *found = lien_genuine_of("libnccl.so", name);
+
+	return found ? found : lien_genuine_of("", name);
+}
+
 /* The list is read without glibc's lock: what lies before libc was there from the start. */
 static const struct link_map *self(void)
 {
-	extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 	const struct link_map *map;
 
 	for (map = _r_debug.r_map; map && !is_libc(map->l_name); map = map->l_next)
@@ -277,3 +287,42 @@ void *lien_genuine_dlsym(void *handle, const char *name)
 
 	return dlsym ? dlsym(handle, name) : NULL;
 }
+
+/* --- exported functions ----------------------------------------------------------------------- */
+
+/* Called by the assembly below, maybe by several threads. */
+__attribute__((used, visibility("hidden"))) void *lien_exported_target(
+	struct lien_exported *exported)
+{
+	void *behind = lien_genuine_behind(exported->name),
+	     *target = behind ? behind : exported->ours;
+
+	__atomic_store_n(&exported->target, target, __ATOMIC_RELAXED);
+	return target;
+}
+
+/* In %rax: the struct lien_exported. At the jump, arguments and stack are the caller's. */
+/* clang-format off */
+#define KEEP(reg) "	push %" reg "\n	.cfi_adjust_cfa_offset 8\n"
+#define GIVE_BACK(reg) "	pop %" reg "\n	.cfi_adjust_cfa_offset -8\n"
+__asm__("	.pushsection .text\n"
+	"	.p2align 4\n"
+	"	.hidden lien_exported_first_call\n"
+	"	.globl lien_exported_first_call\n"
+	"	.type lien_exported_first_call, @function\n"
+	"lien_exported_first_call:\n"
+	"	.cfi_startproc\n"
+	KEEP("rdi") KEEP("rsi") KEEP("rdx") KEEP("rcx") KEEP("r8") KEEP("r9")
+	"	sub $8, %rsp\n"
+	"	.cfi_adjust_cfa_offset 8\n"
+	"	mov %rax, %rdi\n"
+	"	call lien_exported_target\n"
+	"	add $8, %rsp\n"
+	"	.cfi_adjust_cfa_offset -8\n"
+	GIVE_BACK("r9") GIVE_BACK("r8") GIVE_BACK("rcx") GIVE_BACK("rdx") GIVE_BACK("rsi")
+	GIVE_BACK("rdi")
+	"	jmp *%rax\n"
+	"	.cfi_endproc\n"
+	"	.size lien_exported_first_call, . - lien_exported_first_call\n"
+	"	.popsection\n");
+/* clang-format on */

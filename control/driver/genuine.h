@@ -28,10 +28,12 @@ static inline int lien_same(const char *a, const char *b)
 void *lien_genuine(enum lien_genuine which);
 /* Calls glibc's own function, from this library. NULL: not found, or no glibc. */
 void *lien_genuine_dlsym(void *handle, const char *name);
-/* Returns a function of a loaded library whose name, or file's name, begins with this ("": any),
- * other than `ours`; NULL: not found. Does not wait for threads that load libraries; so it may find
- * one that is being loaded. */
-void *lien_genuine_of(const char *library, const char *name, const void *ours);
+/* Returns a function of a loaded library other than this one, whose name, or file's name, begins
+ * with this ("": any); NULL: not found. Does not wait for threads that load libraries; so it may
+ * find one that is being loaded. */
+void *lien_genuine_of(const char *library, const char *name);
+/* Returns a function that the process's NCCL exports; NULL: there is none. */
+void *lien_nccl_genuine(const char *name);
 
 struct lien_genuine_range {
 	uintptr_t base, bytes;

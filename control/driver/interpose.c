@@ -8,7 +8,6 @@
 
 #include "control/driver/genuine.h"
 #include "control/driver/interpose.h"
-#include "control/driver/nccl_calls.h"
 #include "control/driver/translate.h"
 
 /* The first two are exported as dlsym and dlvsym. The last one asks no library behind this one. */
@@ -154,6 +153,75 @@ static void *searched(void *handle, const struct lien_interposed *interposed, co
 	return after == interposed->exported ? after : NULL;
 }
 
+/* --- NCCL's functions ------------------------------------------------------------------------- */
+
+#define DECLARE(name, ...) LIEN_EXPORTED_DECLARE(name)
+LIEN_NCCL_CALLS(DECLARE)
+#undef DECLARE
+
+static const struct call {
+	const char *name;
+	void *ours, *exported;
+	const char *unless;
+} nccl_calls[] = {
+#define ROW(name, unless, ...) {#name, lien_##name, LIEN_EXPORTED(name), unless},
+	LIEN_NCCL_CALLS(ROW)
+#undef ROW
+};
+
+/* Every NCCL has it. */
+static const char any_nccls[] = "ncclGetUniqueId";
+
+static const struct call *nccl_find(const char *name)
+{
+	unsigned i;
+
+	for (i = 0; i < sizeof(nccl_calls) / sizeof(nccl_calls[0]); i++)
+		if (lien_same(nccl_calls[i].name, name))
+			return &nccl_calls[i];
+	return NULL;
+}
+
+/* Ours, although NCCL has it? */
+static int is_ours(const struct call *call)
+{
+	const char *value = call->unless ? getenv(call->unless) : "1";
+
+	return value && value[0] && strcmp(value, "0");
+}
+
+/* Returns true if a lookup of it is to find *value (NULL: nothing), and not what glibc's dlsym()
+ * finds. */
+static int nccl_lookup(void *handle, const struct call *call, void **value)
+{
+	const char *name = call->name;
+	void *found;
+
+	if (handle == RTLD_NEXT)
+		return 0;
+	/* The exported one is found first. Without NCCL nobody has such a function. */
+	if (handle == RTLD_DEFAULT) {
+		*value = NULL;
+		return !lien_nccl_genuine(any_nccls) &&
+		       !(*value = lien_genuine_dlsym(RTLD_NEXT, name));
+	}
+	found = lien_genuine_dlsym(handle, name);
+	*value = found && (found == call->exported || !is_ours(call)) ? found : call->ours;
+	/* The successful lookup comes last, so that dlerror() reports nothing. */
+	return found || lien_genuine_dlsym(handle, any_nccls);
+}
+
+/* Called by the exported functions: what to jump to. */
+__attribute__((used, visibility("hidden"))) void *lien_nccl_target(const char *name)
+{
+	const struct call *call = nccl_find(name);
+	void *genuine = is_ours(call) ? NULL : lien_nccl_genuine(name);
+
+	return genuine ? genuine : call->ours;
+}
+
+/* --- the answers ------------------------------------------------------------------------------ */
+
 /* Called by the assembly below. */
 __attribute__((used, visibility("hidden"))) struct answer lien_interpose_own_answer(
 	void *handle, const char *name, const char *version, const void *caller)
@@ -161,10 +229,11 @@ __attribute__((used, visibility("hidden"))) struct answer lien_interpose_own_ans
 	struct answer answer = {
 		lien_genuine(version ? LIEN_GENUINE_DLVSYM : LIEN_GENUINE_DLSYM), NULL};
 	const struct lien_interposed *interposed = name ? find(name) : NULL;
+	const struct call *call = name && !version && answer.pass_on ? nccl_find(name) : NULL;
 	const void *real;
 
-	if (name && !version && answer.pass_on && lien_nccl_is_call(name)) {
-		if (lien_nccl_lookup(handle, name, &answer.value))
+	if (call) {
+		if (nccl_lookup(handle, call, &answer.value))
 			answer.pass_on = NULL;
 		return answer;
 	}
@@ -195,7 +264,7 @@ __attribute__((used, visibility("hidden"))) struct answer lien_interpose_answer(
 	const struct lien_interposed *interposed;
 	struct answer answer = {behind, NULL};
 
-	if (!behind || !name || lien_nccl_is_call(name))
+	if (!behind || !name || nccl_find(name))
 		return lien_interpose_own_answer(handle, name, version, caller);
 	interposed = find(name);
 	if (!interposed || interposed->member == LIEN_NOT_THE_DRIVERS || is_searched(handle))
@@ -208,33 +277,57 @@ __attribute__((used, visibility("hidden"))) struct answer lien_interpose_answer(
 }
 
 /* clang-format off */
-#define EXPORTED(name)                                                                             \
-	"	.globl " name "\n"                                                                 \
-	"	.type " name ", @function\n"                                                       \
+/* Keep the caller's first three arguments around a decision, with the stack aligned for a call. */
+#define KEEP(reg) "	push %" reg "\n	.cfi_adjust_cfa_offset 8\n"
+#define GIVE_BACK(reg) "	pop %" reg "\n	.cfi_adjust_cfa_offset -8\n"
+#define KEEP_ARGUMENTS KEEP("rdi") KEEP("rsi") KEEP("rdx")
+#define GIVE_ARGUMENTS_BACK GIVE_BACK("rdx") GIVE_BACK("rsi") GIVE_BACK("rdi")
+#define EXPORTED(name)                                                                     \
+	"	.globl " name "\n"                                                         \
+	"	.type " name ", @function\n"                                               \
 	name ":\n"
-#define LOOKUP(name, exported, version, answer)                                                    \
-	"	.p2align 4\n"                                                                      \
-	"	.globl " name "\n"                                                                 \
-	"	.hidden " name "\n"                                                                \
-	"	.type " name ", @function\n"                                                       \
-	exported                                                                                   \
-	name ":\n"                                                                                 \
-	"	.cfi_startproc\n"                                                                  \
-	"	endbr64\n"                                                                         \
-	LIEN_KEEP_ARGUMENTS                                                                        \
-	version                                                                                    \
-	"	mov 24(%rsp), %rcx\n" /* the return address */                                     \
-	"	call " answer "\n"                                                                 \
-	"	mov %rdx, %rcx\n"                                                                  \
-	LIEN_GIVE_ARGUMENTS_BACK                                                                   \
-	"	test %rax, %rax\n"                                                                 \
-	"	jz 1f\n"                                                                           \
-	"	jmp *%rax\n"                                                                       \
-	"1:	mov %rcx, %rax\n"                                                                  \
-	"	ret\n"                                                                             \
-	"	.cfi_endproc\n"                                                                    \
+#define LOOKUP(name, exported, version, answer)                                            \
+	"	.p2align 4\n"                                                              \
+	"	.globl " name "\n"                                                         \
+	"	.hidden " name "\n"                                                        \
+	"	.type " name ", @function\n"                                               \
+	exported                                                                           \
+	name ":\n"                                                                         \
+	"	.cfi_startproc\n"                                                          \
+	"	endbr64\n"                                                                 \
+	KEEP_ARGUMENTS                                                                     \
+	version                                                                            \
+	"	mov 24(%rsp), %rcx\n" /* the return address */                             \
+	"	call " answer "\n"                                                         \
+	"	mov %rdx, %rcx\n"                                                          \
+	GIVE_ARGUMENTS_BACK                                                                \
+	"	test %rax, %rax\n"                                                         \
+	"	jz 1f\n"                                                                   \
+	"	jmp *%rax\n"                                                               \
+	"1:	mov %rcx, %rax\n"                                                          \
+	"	ret\n"                                                                     \
+	"	.cfi_endproc\n"                                                            \
 	"	.size " name ", . - " name "\n"
 #define NO_VERSION "	xor %edx, %edx\n"
+/* Arguments and stack are the caller's at the jump. No function has more than three arguments. */
+#define NCCL_EXPORT(name, ...)                                                             \
+	"	.p2align 4\n"                                                              \
+	"	.globl " #name "\n"                                                        \
+	"	.globl lien_exported_" #name "\n"                                          \
+	"	.hidden lien_exported_" #name "\n"                                         \
+	"	.type " #name ", @function\n"                                              \
+	#name ":\n"                                                                        \
+	"lien_exported_" #name ":\n"                                                       \
+	"	.cfi_startproc\n"                                                          \
+	"	endbr64\n"                                                                 \
+	KEEP_ARGUMENTS                                                                     \
+	"	lea 1f(%rip), %rdi\n"                                                      \
+	"	call lien_nccl_target\n"                                                   \
+	GIVE_ARGUMENTS_BACK                                                                \
+	"	jmp *%rax\n"                                                               \
+	"1:	.asciz \"" #name "\"\n"                                                    \
+	"	.cfi_endproc\n"                                                            \
+	"	.size " #name ", . - " #name "\n"
 
 /* At the jump to another function, arguments and stack are the caller's. */
 __asm__("	.pushsection .text\n"
@@ -243,6 +336,7 @@ __asm__("	.pushsection .text\n"
 	LOOKUP("lien_own_dlsym", "", NO_VERSION, "lien_interpose_own_answer")
 	LOOKUP("lien_dlvsym", EXPORTED("dlvsym"), "", "lien_interpose_own_answer")
 	"	.size dlvsym, . - dlvsym\n"
+	LIEN_NCCL_CALLS(NCCL_EXPORT)
 	"	.popsection\n");
 /* clang-format on */
 

@@ -15,7 +15,7 @@
  * one, the program calls its functions, and they get ours as the driver's: so its view of the
  * application's memory is the same as without this library.
  *
- * - If it exports a driver's function, ours of that name jumps to it (exported.h).
+ * - If it exports a driver's function, ours of that name jumps to it.
  * - If it exports dlsym(), ours asks it. To find glibc's, it looks up "dlsym", and gets one that
  *   does not ask it.
  *
@@ -27,7 +27,6 @@
 #define LIEN_CONTROL_INTERPOSE_H
 
 #include "control/driver/driver.h"
-#include "control/driver/exported.h"
 
 /* All functions of cuda.h that take or return a handle (translate.h);
  * tests/unit/test_cuda_handles.c compares the list with cuda.h. */
@@ -48,6 +47,86 @@
 	X(cuMulticastBindAddr)                                                                     \
 	X(cuMulticastBindAddr_v2)                                                                  \
 	X(cuMulticastUnbind)
+
+/*
+ * Functions that the process's NCCL may lack, and that this library has (control/nccl/nccl.c). The
+ * application gets them
+ *
+ * - By dlsym() on a handle in whose scope NCCL is, as ctypes looks them up.
+ * - By linking: this library exports them. Where NCCL has the function as well, the exported one
+ *   jumps to NCCL's, so that probes see the application as the caller.
+ *
+ * Nothing is loaded for this: without NCCL in the process, a lookup finds nothing.
+ *
+ * X(NAME, variable, its result, its arguments). Where NCCL has it, too, NCCL's is called unless the
+ * variable is set; NULL: ours is, which asks NCCL's.
+ */
+/* clang-format off */
+#define LIEN_NCCL_CALLS(X) \
+	X(ncclPause,        "",                  int, lien_nccl_comm *) \
+	X(ncclResume,       "",                  int, lien_nccl_comm *) \
+	X(ncclMemStats,     "",                  int, void) \
+	X(ncclSetGroupID,   "",                  int, int) \
+	X(ncclGetGroupID,   "",                  int, int *) \
+	X(ncclCommSuspend,  "LIEN_NCCL_SUSPEND", int, lien_nccl_comm, int) \
+	X(ncclCommResume,   "LIEN_NCCL_SUSPEND", int, lien_nccl_comm) \
+	X(ncclCommMemStats, "LIEN_NCCL_SUSPEND", int, lien_nccl_comm, int, uint64_t *) \
+	X(ncclGetVersion,   "LIEN_NCCL_VERSION", int, int *) \
+	X(ncclGetLastError, NULL,                const char *, lien_nccl_comm)
+/* clang-format on */
+
+typedef void *lien_nccl_comm; /* ncclComm_t */
+
+#define LIEN_NCCL_DECLARE(name, whose, result, ...)                                                \
+	extern result lien_##name(__VA_ARGS__) __attribute__((visibility("hidden")));
+LIEN_NCCL_CALLS(LIEN_NCCL_DECLARE)
+#undef LIEN_NCCL_DECLARE
+
+/*
+ * The functions that this library exports under the driver's names. Another preloaded library may
+ * export the same name behind this one: a quota (HAMi-core, nvshare), a tracer. Its function is the
+ * one that the program would call without this library, and gets ours in place of the driver's. So
+ * an exported function jumps to such a one if there is any, otherwise to ours.
+ */
+#define LIEN_EXPORTED(name) lien_exported_##name
+#define LIEN_EXPORTED_DECLARE(name)                                                                \
+	extern char LIEN_EXPORTED(name)[] __attribute__((visibility("hidden")));
+
+/* The target of an exported function's jump; its assembly defines this. */
+struct lien_exported {
+	void *target; /* NULL: not looked for yet */
+	void *ours;
+	const char *name;
+};
+
+/* Exports the function as `name`; within this library that is LIEN_EXPORTED(name). Nothing in this
+ * library may use `name` itself: the linker may find another library's first. */
+/* clang-format off */
+#define LIEN_EXPORT_AS(name, function)                                                             \
+	__asm__("	.pushsection .text\n"                                                      \
+		"	.p2align 4\n"                                                              \
+		"	.globl " #name ", lien_exported_" #name "\n"                               \
+		"	.hidden lien_exported_" #name "\n"                                         \
+		"	.type " #name ", @function\n"                                              \
+		#name ":\n"                                                                        \
+		"lien_exported_" #name ":\n"                                                       \
+		"	.cfi_startproc\n"                                                          \
+		"	endbr64\n"                                                                 \
+		"	mov 2f(%rip), %rax\n"                                                      \
+		"	test %rax, %rax\n"                                                         \
+		"	jz 1f\n"                                                                   \
+		"	jmp *%rax\n"                                                               \
+		"1:	lea 2f(%rip), %rax\n"                                                      \
+		"	jmp lien_exported_first_call\n"                                            \
+		"	.cfi_endproc\n"                                                            \
+		"	.size " #name ", . - " #name "\n"                                          \
+		"	.popsection\n"                                                             \
+		"	.pushsection .data.rel.local, \"aw\"\n"                                    \
+		"	.p2align 3\n"                                                              \
+		"2:	.quad 0, " #function ", 3f\n"                                              \
+		"3:	.asciz \"" #name "\"\n"                                                    \
+		"	.popsection\n")
+/* clang-format on */
 
 struct lien_interposed {
 	const char *name; /* its name in the driver or glibc */
@@ -83,22 +162,5 @@ void *lien_interposed_given(const struct lien_interposed *interposed);
 
 /* Returns the genuine function. NULL: there is no driver, or it lacks the function. */
 void *lien_interposed_real(const struct lien_interposed *interposed);
-
-/* Assembly for functions that decide where to jump: what keeps the caller's first three arguments
- * around the decision, with the stack aligned for a call. */
-#define LIEN_KEEP_ARGUMENTS                                                                        \
-	"	push %rdi\n"                                                                             \
-	"	.cfi_adjust_cfa_offset 8\n"                                                              \
-	"	push %rsi\n"                                                                             \
-	"	.cfi_adjust_cfa_offset 8\n"                                                              \
-	"	push %rdx\n"                                                                             \
-	"	.cfi_adjust_cfa_offset 8\n"
-#define LIEN_GIVE_ARGUMENTS_BACK                                                                   \
-	"	pop %rdx\n"                                                                              \
-	"	.cfi_adjust_cfa_offset -8\n"                                                             \
-	"	pop %rsi\n"                                                                              \
-	"	.cfi_adjust_cfa_offset -8\n"                                                             \
-	"	pop %rdi\n"                                                                              \
-	"	.cfi_adjust_cfa_offset -8\n"
 
 #endif

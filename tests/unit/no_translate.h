@@ -18,9 +18,9 @@ void *lien_genuine_dlsym(void *handle, const char *name)
 	return dlsym(handle, name);
 }
 
-void *lien_genuine_of(const char *library, const char *name, const void *ours)
+void *lien_genuine_of(const char *library, const char *name)
 {
-	(void)library, (void)name, (void)ours;
+	(void)library, (void)name;
 	return NULL;
 }
 
