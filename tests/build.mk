@@ -29,10 +29,11 @@ ELF_LIBS  := -lelf -l:libiberty.a
 UNTRUSTED := $(addprefix loader/discover/, status.c timeout.c untrusted.c)
 LIBRARIES := $(UNTRUSTED) $(addprefix loader/discover/, elf_symbols.c libraries.c)
 INJECT	  := $(LIBRARIES) $(sort $(wildcard loader/inject/*.c))
-ARENA	  := $(addprefix control/, memory/arena.c memory/checksum.c memory/items.c memory/numa.c \
+ARENA	  := $(addprefix control/, memory/arena.c memory/checksum.c memory/items.c \
 	orders/reserve.c orders/verify.c)
 
 UNIT_SRCS_test_arena	     := $(ARENA)
+UNIT_LIBS_test_arena	     := -Wl,--wrap=syscall
 UNIT_SRCS_test_ask	     := $(addprefix control/ask/, ask.c json.c)
 UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/functions.c discover/elf_symbols.c)
 UNIT_LIBS_test_calls	     := $(ELF_LIBS) -rdynamic

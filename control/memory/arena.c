@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <lien/wire.h>
 #include "control/memory/arena.h"
-#include "control/memory/numa.h"
 
 /* Limit of one chunk: between two, the control thread can serve another order. */
 #define CHUNK_MAX (128ull << 20)
@@ -14,8 +18,60 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
+#define NODES_MAX 1024 /* upper limit of any kernel */
+#define BITS	  (8 * sizeof(unsigned long))
+
+/* In a container there may be no sysfs, and a driver may lack this attribute. */
+static int node_of_pci(int domain, int bus, int slot)
+{
+	char path[96], text[16];
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%04x:%02x:%02x.0/numa_node", domain, bus,
+		slot);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (n <= 0)
+		return -1;
+	text[n] = '\0';
+	return atoi(text);
+}
+
+/* Returns the NUMA node of the host nearest to a device, or -1: unknown. */
+static int node_of(const struct lien_driver *driver, CUdevice device)
+{
+	int node = -1, domain, bus, slot;
+
+	if (!driver->cuDeviceGetAttribute)
+		return -1;
+	if (!driver->cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device) &&
+		node >= 0)
+		return node;
+	if (driver->cuDeviceGetAttribute(&domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device) ||
+		driver->cuDeviceGetAttribute(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device) ||
+		driver->cuDeviceGetAttribute(&slot, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, device))
+		return -1;
+	return node_of_pci(domain, bus, slot);
+}
+
+/* Makes untouched memory come from that node as far as it has some; -1: any. */
+static void prefer(void *memory, size_t bytes, int node)
+{
+	unsigned long mask[NODES_MAX / BITS] = {0};
+
+	if (node < 0 || node >= NODES_MAX)
+		return;
+	mask[node / BITS] = 1ul << node % BITS;
+	/* Only a hint: seccomp filters of containers forbid it. */
+	syscall(SYS_mbind, memory, bytes, MPOL_PREFERRED, mask, NODES_MAX + 1, 0);
+}
+
 int lien_arena_grow(
-	struct lien_arena *arena, const struct lien_driver *driver, int node, uint64_t bytes)
+	struct lien_arena *arena, const struct lien_driver *driver, CUdevice device, uint64_t bytes)
 {
 	struct lien_arena_chunk *chunks;
 	CUresult result;
@@ -31,7 +87,7 @@ int lien_arena_grow(
 		return -ENOMEM;
 	madvise(memory, bytes, MADV_HUGEPAGE);
 	madvise(memory, bytes, MADV_DONTFORK);
-	lien_numa_prefer(memory, bytes, node);
+	prefer(memory, bytes, node_of(driver, device));
 	/* Touch the pages here, not in the driver's call, which blocks the application's. Kernels
 	 * before 5.14 cannot. */
 	madvise(memory, bytes, MADV_POPULATE_WRITE);
@@ -61,7 +117,7 @@ static int drop_last(struct lien_arena *arena, const struct lien_driver *driver)
 }
 
 int lien_arena_reserve(
-	struct lien_arena *arena, const struct lien_driver *driver, int node, uint64_t bytes)
+	struct lien_arena *arena, const struct lien_driver *driver, CUdevice device, uint64_t bytes)
 {
 	unsigned before = arena->count;
 	int result = 0;
@@ -69,7 +125,7 @@ int lien_arena_reserve(
 	if (bytes > LIEN_WIRE_BYTES_MAX) /* no sum overflows */
 		return -ENOMEM;
 	while (!result && arena->used + bytes > arena->bytes)
-		result = lien_arena_grow(arena, driver, node, arena->used + bytes - arena->bytes);
+		result = lien_arena_grow(arena, driver, device, arena->used + bytes - arena->bytes);
 	while (result && arena->count > before && !drop_last(arena, driver))
 		;
 	return result;

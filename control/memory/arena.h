@@ -24,14 +24,14 @@ struct lien_arena {
 	uint64_t used;	/* allocated; all offsets below it are in use */
 };
 
-/* Adds a chunk of at most `bytes`, on a NUMA node of the host if it has memory there (-1: any). A
- * context must be current. Returns 0, -ENOMEM when the host has no memory, or a CUresult of the
- * pinning. */
-int lien_arena_grow(
-	struct lien_arena *arena, const struct lien_driver *driver, int node, uint64_t bytes);
+/* Adds a chunk of at most `bytes`, on the host's NUMA node nearest to the device if that is known
+ * and has memory. A context must be current. Returns 0, -ENOMEM when the host has no memory, or a
+ * CUresult of the pinning. */
+int lien_arena_grow(struct lien_arena *arena, const struct lien_driver *driver, CUdevice device,
+	uint64_t bytes);
 /* Makes room for that many bytes beyond the used ones, or adds nothing. */
-int lien_arena_reserve(
-	struct lien_arena *arena, const struct lien_driver *driver, int node, uint64_t bytes);
+int lien_arena_reserve(struct lien_arena *arena, const struct lien_driver *driver, CUdevice device,
+	uint64_t bytes);
 /* Gives back the chunks behind the used part. Returns 0, or a CUresult; chunks that cannot be given
  * back are kept. A context must be current. */
 int lien_arena_release(struct lien_arena *arena, const struct lien_driver *driver);

@@ -113,59 +113,12 @@ void lien_items_forget(struct lien_items *items, unsigned states, uint64_t gener
 	items->count = items->sealed = kept;
 }
 
-int lien_item_mapped(const struct lien_item *item)
-{
-	return item->wire.mappings > 1 && !item[1].wire.object;
-}
-
-uint64_t lien_item_references(const struct lien_wire_item *wire)
-{
-	uint64_t sum = 0;
-	unsigned i;
-
-	for (i = 0; i < wire->handles; i++)
-		sum += wire->handle[i].references;
-	return sum;
-}
-
-int lien_item_in(const struct lien_item *item, unsigned states)
-{
-	return (1u << item->state & states) != 0;
-}
-
-int lien_item_of(const struct lien_item *item, uint64_t generation)
-{
-	return !generation || item->generation == generation;
-}
-
-int lien_item_shared(const struct lien_item *item)
-{
-	return item->wire.flags & LIEN_WIRE_OWNED && item->wire.flags & LIEN_WIRE_SHARED;
-}
-
-int lien_item_awaited(const struct lien_item *item)
-{
-	return lien_item_shared(item) &&
-	       lien_item_in(item, 1 << LIEN_ITEM_SAVED | 1 << LIEN_ITEM_LENT);
-}
-
 int lien_items_any_awaited(struct lien_items *items)
 {
 	struct lien_item *item = NULL;
 
 	while ((item = lien_items_next(items, item)))
 		if (lien_item_awaited(item))
-			return 1;
-	return 0;
-}
-
-int lien_items_any_unbound(struct lien_items *items)
-{
-	struct lien_item *item = NULL;
-
-	while ((item = lien_items_next(items, item))) /* bindings come last */
-		if (lien_item_in(item, LIEN_ITEMS_MISSING) &&
-			item[item->wire.mappings - 1].wire.object)
 			return 1;
 	return 0;
 }
@@ -186,10 +139,4 @@ struct lien_item *lien_items_find(struct lien_items *items, uint64_t token)
 
 	return items->sealed ? bsearch(&key, items->item, items->sealed, sizeof(key), compare)
 			     : NULL;
-}
-
-struct lien_item *lien_items_next(struct lien_items *items, struct lien_item *item)
-{
-	item = item ? item + item->wire.mappings : items->item;
-	return item && item < items->item + items->sealed ? item : NULL;
 }

@@ -7,6 +7,8 @@
 #ifndef LIEN_CONTROL_ITEMS_H
 #define LIEN_CONTROL_ITEMS_H
 
+#include <stddef.h>
+
 #include <lien/wire.h>
 
 enum lien_item_state {
@@ -59,25 +61,58 @@ int lien_items_seal(struct lien_items *items);
 /* Forgets allocations in these states (bits of 1 << state) that a transaction has staged (0: any),
  * except spared ones, and everything unsealed. */
 void lien_items_forget(struct lien_items *items, unsigned states, uint64_t generation);
-/* Returns true if the application has mapped an allocation whose first mapping is ours. */
-int lien_item_mapped(const struct lien_item *item);
-/* Returns the number of references that the application has, by all handles. */
-uint64_t lien_item_references(const struct lien_wire_item *wire);
-int lien_item_in(const struct lien_item *item, unsigned states);
-/* Returns true if this transaction staged it; 0 means any. */
-int lien_item_of(const struct lien_item *item, uint64_t generation);
-/* Returns true if it is owned, and others import it. */
-int lien_item_shared(const struct lien_item *item);
-/* Returns true if it is on the device while importers may lack it: a restore must export it. */
-int lien_item_awaited(const struct lien_item *item);
-int lien_items_any_awaited(struct lien_items *items);
-/* Returns true if any allocation that is missing was bound to a multicast object. */
-int lien_items_any_unbound(struct lien_items *items);
-/* Returns true if any allocation is in one of these states. */
-int lien_items_any(struct lien_items *items, unsigned states);
 /* Returns the first item of an allocation, or NULL. */
 struct lien_item *lien_items_find(struct lien_items *items, uint64_t token);
+/* Return true if any allocation is in one of these states, or awaited (see below). */
+int lien_items_any(struct lien_items *items, unsigned states);
+int lien_items_any_awaited(struct lien_items *items);
+
 /* Iterates over first items: NULL gives the first one; returns NULL after the last. */
-struct lien_item *lien_items_next(struct lien_items *items, struct lien_item *item);
+static inline struct lien_item *lien_items_next(struct lien_items *items, struct lien_item *item)
+{
+	item = item ? item + item->wire.mappings : items->item;
+	return item && item < items->item + items->sealed ? item : NULL;
+}
+
+static inline int lien_item_in(const struct lien_item *item, unsigned states)
+{
+	return (1u << item->state & states) != 0;
+}
+
+/* Has this transaction staged it? 0 means any. */
+static inline int lien_item_of(const struct lien_item *item, uint64_t generation)
+{
+	return !generation || item->generation == generation;
+}
+
+/* Is it owned, and do others import it? */
+static inline int lien_item_shared(const struct lien_item *item)
+{
+	return item->wire.flags & LIEN_WIRE_OWNED && item->wire.flags & LIEN_WIRE_SHARED;
+}
+
+/* Is it on the device while importers may lack it? Then a restore must export it. */
+static inline int lien_item_awaited(const struct lien_item *item)
+{
+	return lien_item_shared(item) &&
+	       lien_item_in(item, 1 << LIEN_ITEM_SAVED | 1 << LIEN_ITEM_LENT);
+}
+
+/* Has the application mapped an allocation whose first mapping is ours? */
+static inline int lien_item_mapped(const struct lien_item *item)
+{
+	return item->wire.mappings > 1 && !item[1].wire.object;
+}
+
+/* Returns the number of references that the application has, by all handles. */
+static inline uint64_t lien_item_references(const struct lien_wire_item *wire)
+{
+	uint64_t sum = 0;
+	unsigned i;
+
+	for (i = 0; i < wire->handles; i++)
+		sum += wire->handle[i].references;
+	return sum;
+}
 
 #endif

@@ -3,7 +3,6 @@
 #include <errno.h>
 
 #include "control/orders/control.h"
-#include "control/memory/numa.h"
 
 int lien_order_prepare(struct lien_control *control, uint64_t bytes, uint64_t ordinal)
 {
@@ -17,8 +16,7 @@ int lien_order_prepare(struct lien_control *control, uint64_t bytes, uint64_t or
 	result = lien_device_use(control, ordinal, &device);
 	if (result)
 		lien_control_fail(control, result, 0, "no primary context to pin memory in");
-	else if ((result = lien_arena_grow(&control->arena, control->driver,
-			  lien_numa_node(control->driver, device->device),
+	else if ((result = lien_arena_grow(&control->arena, control->driver, device->device,
 			  bytes - control->arena.bytes)))
 		lien_control_fail(control, result, 0, "no pinned host memory for the arena");
 	lien_devices_close(control);

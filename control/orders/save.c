@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* SAVE: copies memory to the arena. */
 #include "control/driver/cached.h"
-#include "control/memory/numa.h"
 #include "control/orders/order.h"
 
 /* Returns true if its bytes go to the arena. */
@@ -30,8 +29,8 @@ int lien_order_save(struct lien_control *control)
 	if (result)
 		lien_control_fail(control, result, 0, "no primary context to copy with");
 	if (!result && bytes &&
-		(result = lien_arena_reserve(&control->arena, control->driver,
-			 lien_numa_node(control->driver, device->device), bytes + bounce)))
+		(result = lien_arena_reserve(
+			 &control->arena, control->driver, device->device, bytes + bounce)))
 		lien_control_fail(control, result, 0, "no pinned host memory for the arena");
 	if (result)
 		goto out;

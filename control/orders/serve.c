@@ -188,7 +188,12 @@ static int check_raw(struct lien_control *control, const struct message *message
  */
 static void hold_handles(struct lien_control *control, int all)
 {
-	lien_translate_hold_all(all || lien_items_any_unbound(&control->items));
+	struct lien_item *item = NULL;
+
+	while (!all && (item = lien_items_next(&control->items, item))) /* bindings come last */
+		all = lien_item_in(item, LIEN_ITEMS_MISSING) &&
+		      item[item->wire.mappings - 1].wire.object;
+	lien_translate_hold_all(all);
 }
 
 static int stage(struct lien_control *control, const struct message *message)

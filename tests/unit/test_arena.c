@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include <control/memory/checksum.h>
 #include <control/orders/control.h>
-#include <control/memory/numa.h>
 
 #define MIB   (1ull << 20)
 #define STEP  LIEN_WIRE_ARENA_STEP
@@ -133,20 +134,20 @@ static void test_grow(void **state)
 	uint64_t length = 500 * MIB;
 
 	(void)state;
-	assert_int_equal(lien_arena_grow(arena, &driver, -1, 1), 0);
+	assert_int_equal(lien_arena_grow(arena, &driver, 0, 1), 0);
 	assert_int_equal(arena->bytes, STEP);
-	assert_int_equal(lien_arena_grow(arena, &driver, -1, 1000 * MIB), 0);
+	assert_int_equal(lien_arena_grow(arena, &driver, 0, 1000 * MIB), 0);
 	assert_int_equal(arena->bytes, STEP + CHUNK);
-	assert_int_equal(lien_arena_reserve(arena, &driver, -1, 300 * MIB), 0);
+	assert_int_equal(lien_arena_reserve(arena, &driver, 0, 300 * MIB), 0);
 	assert_int_equal(arena->bytes, LIEN_WIRE_ARENA_ROUND(300 * MIB));
 	assert_int_equal(arena->count, 4);
-	assert_int_equal(lien_arena_reserve(arena, &driver, -1, 300 * MIB), 0);
+	assert_int_equal(lien_arena_reserve(arena, &driver, 0, 300 * MIB), 0);
 	assert_int_equal(registered, 4);
 	assert_int_equal(lien_arena_take(arena, 300 * MIB), 0);
 	assert_ptr_equal(lien_arena_at(arena, STEP + 5, &length), arena->chunks[1].memory + 5);
 	assert_int_equal(length, CHUNK - 5);
 	assert_null(lien_arena_at(arena, arena->bytes, &length));
-	assert_int_equal(lien_arena_reserve(arena, &driver, -1, LIEN_WIRE_BYTES_MAX + 1), -ENOMEM);
+	assert_int_equal(lien_arena_reserve(arena, &driver, 0, LIEN_WIRE_BYTES_MAX + 1), -ENOMEM);
 }
 
 /* All or nothing: what was pinned for a reservation that fails goes back, what was there stays. */
@@ -155,10 +156,10 @@ static void test_no_room(void **state)
 	struct lien_arena *arena = &control.arena;
 
 	(void)state;
-	assert_int_equal(lien_arena_reserve(arena, &driver, -1, MIB), 0);
+	assert_int_equal(lien_arena_reserve(arena, &driver, 0, MIB), 0);
 	refuse_after = 3;
 	assert_int_equal(
-		lien_arena_reserve(arena, &driver, -1, 1000 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+		lien_arena_reserve(arena, &driver, 0, 1000 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
 	assert_int_equal(arena->count, 1);
 	assert_int_equal(arena->bytes, STEP);
 	assert_int_equal(registered, 1);
@@ -170,7 +171,7 @@ static void test_release(void **state)
 
 	(void)state;
 	assert_int_equal(lien_order_release(&control), 0); /* nothing, and no device */
-	assert_int_equal(lien_arena_reserve(arena, &driver, -1, 300 * MIB), 0);
+	assert_int_equal(lien_arena_reserve(arena, &driver, 0, 300 * MIB), 0);
 	lien_arena_take(arena, CHUNK + 1);
 	assert_int_equal(lien_order_release(&control), 0);
 	assert_int_equal(control.reply.arg, 48 * MIB);
@@ -206,25 +207,52 @@ static void test_prepare(void **state)
 	assert_int_equal(registered, 2);
 }
 
+static int asked = -1; /* the node that the kernel was asked for last */
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, ...);
+long __wrap_syscall(long number, ...)
+{
+	const unsigned long *mask;
+	long arg[6];
+	va_list args;
+
+	va_start(args, number);
+	for (unsigned i = 0; i < 6; i++)
+		arg[i] = va_arg(args, long);
+	va_end(args);
+	mask = (const unsigned long *)arg[3];
+	for (long i = 0; number == SYS_mbind && i + 1 < arg[4]; i++)
+		if (mask[i / 64] >> i % 64 & 1)
+			asked = i;
+	return __real_syscall(number, arg[0], arg[1], arg[2], arg[3], arg[4], arg[5]);
+}
+
+/* Returns the node that memory for a device is asked for from; -1: none. None of these is an
+ * error. */
+static int node_asked(int reported)
+{
+	node = reported;
+	asked = -1;
+	assert_int_equal(lien_arena_grow(&control.arena, &driver, 0, 1), 0);
+	return asked;
+}
+
 static void test_node(void **state)
 {
 	(void)state;
-	node = 3;
-	assert_int_equal(lien_numa_node(&driver, 0), 3);
-	node = -1; /* then sysfs is asked, which has no such device */
-	assert_int_equal(lien_numa_node(&driver, 0), -1);
+	assert_int_equal(node_asked(3), 3);
+	assert_int_equal(node_asked(0), 0);
+	assert_int_equal(node_asked(1000), 1000);
+	assert_int_equal(node_asked(5000), -1);
+	assert_int_equal(node_asked(-1), -1); /* then sysfs is asked, which has no such device */
 	slot = -1;
-	assert_int_equal(lien_numa_node(&driver, 0), -1);
+	assert_int_equal(node_asked(3), -1);
 	slot = 0;
 	driver.cuDeviceGetAttribute = NULL;
-	assert_int_equal(lien_numa_node(&driver, 0), -1);
+	assert_int_equal(node_asked(3), -1);
 	driver.cuDeviceGetAttribute = attribute;
-	/* None of these is an error. */
-	node = 0;
-	assert_int_equal(lien_arena_grow(&control.arena, &driver, 0, 1), 0);
-	assert_int_equal(lien_arena_grow(&control.arena, &driver, 1000, 1), 0);
-	assert_int_equal(lien_arena_grow(&control.arena, &driver, 5000, 1), 0);
-	control.arena.chunks[2].memory[0] = 1;
+	control.arena.chunks[1].memory[0] = 1;
 }
 
 /* --- checksums ---------------------------------------------------------------------------------
