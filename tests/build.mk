@@ -29,18 +29,17 @@ ELF_LIBS  := -lelf -l:libiberty.a
 UNTRUSTED := $(addprefix loader/discover/, status.c timeout.c untrusted.c)
 LIBRARIES := $(UNTRUSTED) $(addprefix loader/discover/, elf_symbols.c libraries.c)
 INJECT	  := $(LIBRARIES) $(sort $(wildcard loader/inject/*.c))
-ARENA	  := $(addprefix control/, memory/arena.c memory/checksum.c memory/items.c \
-	orders/reserve.c orders/verify.c)
+# The control library without what looks into its process (tests/unit/no_translate.h).
+CONTROL_ALONE := $(filter-out $(addprefix control/, start.c driver/cached.c driver/genuine.c driver/interpose.c \
+	driver/translate.c nccl/%.c plain/%.c tms/%.c), $(CONTROL_SRCS))
 
-UNIT_SRCS_test_arena	     := $(ARENA)
+UNIT_SRCS_test_arena	     := $(CONTROL_ALONE)
 UNIT_LIBS_test_arena	     := -Wl,--wrap=syscall
 UNIT_SRCS_test_ask	     := $(addprefix control/ask/, ask.c json.c)
 UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/functions.c discover/elf_symbols.c)
 UNIT_LIBS_test_calls	     := $(ELF_LIBS) -rdynamic
 UNIT_SRCS_test_client	     := tools/cli/client.c
-UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, start.c driver/cached.c \
-	driver/genuine.c driver/interpose.c driver/translate.c nccl/%.c plain/%.c tms/%.c), \
-	$(CONTROL_SRCS))
+UNIT_SRCS_test_control	     := $(filter-out control/orders/restore.c,$(CONTROL_ALONE))
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := $(ELF_LIBS)
 UNIT_SRCS_test_functions     := loader/probes/functions.c loader/discover/elf_symbols.c
@@ -66,7 +65,7 @@ UNIT_LIBS_test_quiesce	     := -Wl,--wrap=open
 UNIT_SRCS_test_ras_tcp	     := $(UNTRUSTED) agent/join/ras_ask.c
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
-UNIT_SRCS_test_serve	     := $(filter-out control/orders/serve.c,$(UNIT_SRCS_test_control))
+UNIT_SRCS_test_serve	     := $(filter-out control/orders/serve.c,$(CONTROL_ALONE))
 UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
 UNIT_SRCS_test_signal	     := control/driver/thread.c
 UNIT_SRCS_test_symbols	     := loader/discover/elf_symbols.c

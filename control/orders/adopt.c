@@ -10,9 +10,11 @@
  * process that takes part knows all marks and the original bytes, so any surviving one restores
  * them.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,6 +29,25 @@
 
 /* Without a channel the driver (580) refuses fabric handles: NOT_PERMITTED. */
 #define CHANNELS "/dev/nvidia-caps-imex-channels"
+
+/* Copies between a mapping's first bytes and `bytes`. */
+static int transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
+	uint8_t bytes[LIEN_WIRE_MARK_BYTES], int write)
+{
+	const struct lien_driver *driver = control->driver;
+	struct lien_device *device;
+	int result = lien_device_use(control, ordinal, &device);
+
+	if (result)
+		return result;
+	result = write ? driver->cuMemcpyHtoDAsync_v2(
+				 va, bytes, LIEN_WIRE_MARK_BYTES, device->stream)
+		       : driver->cuMemcpyDtoHAsync_v2(
+				 bytes, va, LIEN_WIRE_MARK_BYTES, device->stream);
+	if (result)
+		return result;
+	return driver->cuStreamSynchronize(device->stream);
+}
 
 /* The application may have given access to devices that it does not use, and that have no context.
  * NCCL's ncclMemAlloc() does. */
@@ -143,15 +164,16 @@ static int count_references(struct lien_control *control, struct lien_wire_adopt
 	return 0;
 }
 
-int lien_order_count(
-	struct lien_control *control, int fd, struct lien_wire_adopt *adopt, unsigned count)
+int lien_order_count(struct lien_control *control)
 {
+	struct lien_wire_adopt *adopt;
 	CUdeviceptr scratch = 0;
-	unsigned i;
+	unsigned count, i;
 	size_t room;
 	int result;
 	const int fabric = !syscall(SYS_access, CHANNELS, F_OK);
 
+	adopt = lien_control_body(control, sizeof(*adopt), &count);
 	for (i = 0; i < count; i++)
 		find_device(control, &adopt[i]);
 	result = reserve_scratch(control, adopt, count, &scratch, &room);
@@ -161,7 +183,7 @@ int lien_order_count(
 		if (fabric)
 			adopt[i].flags |= LIEN_WIRE_ADOPT_FABRIC;
 		if (!result && adopt[i].flags & LIEN_WIRE_ADOPT_OWN &&
-			(result = lien_device_transfer(
+			(result = transfer(
 				 control, adopt[i].device, adopt[i].va, adopt[i].bytes, 0)))
 			lien_control_fail(
 				control, result, adopt[i].va, "its first bytes cannot be read");
@@ -170,7 +192,7 @@ int lien_order_count(
 		control->driver->cuMemAddressFree(scratch, room);
 	lien_devices_close(control);
 	if (!result && count)
-		result = lien_control_send(control, fd, adopt, count * sizeof(*adopt));
+		result = lien_control_reply(control, adopt, count * sizeof(*adopt), NULL, 0);
 	return result;
 }
 
@@ -181,13 +203,14 @@ static int by_mark(const void *a, const void *b)
 	return memcmp(x->mark, y->mark, sizeof(x->mark));
 }
 
-int lien_order_marks(
-	struct lien_control *control, const struct lien_wire_adopt *adopt, unsigned count)
+int lien_order_marks(struct lien_control *control)
 {
 	struct lien_marks *marks = &control->marks;
+	const struct lien_wire_adopt *adopt;
 	struct lien_wire_adopt *grown;
-	unsigned room = marks->room, i;
+	unsigned room = marks->room, count, i;
 
+	adopt = lien_control_body(control, sizeof(*adopt), &count);
 	if (marks->written)
 		return lien_control_fail(control, -EBUSY, 0, "earlier marks are not put back yet");
 	if (control->flags & LIEN_WIRE_FIRST)
@@ -237,7 +260,7 @@ int lien_order_mark(struct lien_control *control)
 		mark = &marks->mark[i];
 		if (!is_due(control, mark))
 			continue;
-		result = lien_device_transfer(control, mark->device, mark->va, now, 0);
+		result = transfer(control, mark->device, mark->va, now, 0);
 		if (!result && memcmp(now, mark->bytes, sizeof(now))) {
 			if (mark->flags & LIEN_WIRE_ADOPT_LOOK)
 				continue; /* somebody else's mark, which LOOK finds */
@@ -246,8 +269,7 @@ int lien_order_mark(struct lien_control *control)
 		if (!result && lien_clock_ns() > marks->until_ns)
 			result = -ETIMEDOUT;
 		if (!result)
-			result = lien_device_transfer(
-				control, mark->device, mark->va, mark->mark, 1);
+			result = transfer(control, mark->device, mark->va, mark->mark, 1);
 		if (result)
 			lien_control_fail(control, result, mark->va,
 				result == -ESTALE      ? "it changed while the job was at rest"
@@ -258,7 +280,133 @@ int lien_order_mark(struct lien_control *control)
 	return result;
 }
 
-int lien_order_look(struct lien_control *control, int fd)
+/*
+ * --- descriptors of exports, older than the agent, that are open in this process -----------------
+ *
+ * Asks the driver to import each candidate, and maps it at an address of ours just long enough to
+ * read its first bytes. The driver refuses anything else (NVIDIA's, 580, in 3 us).
+ */
+
+#define SIZES 256 /* different ones */
+
+/* NVIDIA's exports are files of /dev/nvidiactl; the software driver's are files without a name. */
+static int may_be_export(int folder, const char *name)
+{
+	static const char device[] = "/dev/nvidiactl", gone[] = " (deleted)";
+	struct stat file;
+	char link[256];
+	ssize_t n = readlinkat(folder, name, link, sizeof(link) - 1);
+
+	if (n < (ssize_t)sizeof(gone))
+		return 0;
+	link[n] = '\0';
+	if (!strncmp(link, device, sizeof(device) - 1))
+		return 1;
+	return !strcmp(link + n - sizeof(gone) + 1, gone) && link[0] == '/' &&
+	       !syscall(SYS_fstat, atoi(name), &file) && S_ISREG(file.st_mode) && file.st_size &&
+	       !(file.st_size % LIEN_WIRE_STEP);
+}
+
+/* Returns a device whose context may access it: the memory's own if that has one. */
+static int reach(struct lien_control *control, CUmemGenericAllocationHandle handle)
+{
+	struct lien_device *device;
+	CUmemAllocationProp prop;
+	int i;
+
+	memset(&prop, 0, sizeof(prop));
+	if (control->driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle) ||
+		prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return -1;
+	if (prop.location.id >= 0 && !lien_device_use(control, prop.location.id, &device))
+		return prop.location.id;
+	for (i = 0; i < LIEN_DEVICES_MAX; i++)
+		if (!lien_device_use(control, i, &device))
+			return i;
+	return -1;
+}
+
+/* Returns 0: it has another size, or cannot be read. */
+static int read_mapped(struct lien_control *control, CUmemGenericAllocationHandle handle,
+	int ordinal, uint64_t size, uint8_t bytes[LIEN_WIRE_MARK_BYTES])
+{
+	const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
+	const struct lien_driver *driver = control->driver;
+	CUdeviceptr va;
+	int read = 0;
+
+	if (driver->cuMemAddressReserve(&va, size, 0, 0, 0))
+		return 0;
+	if (!driver->cuMemMap(va, size, 0, handle, 0)) {
+		read = !driver->cuMemSetAccess(va, size, &access, 1) &&
+		       !transfer(control, ordinal, va, bytes, 0);
+		if (driver->cuMemUnmap(va, size) && driver->cuMemUnmap(va, size))
+			return 0; /* the address cannot be freed either */
+	}
+	driver->cuMemAddressFree(va, size);
+	return read;
+}
+
+/*
+ * Lists the sizes of marked memory. The driver (580) maps all of an import or nothing, and does not
+ * report its size. Memory of another size has no mark.
+ */
+static unsigned sizes_of(const struct lien_marks *marks, uint32_t steps[SIZES])
+{
+	unsigned i, j, n = 0;
+
+	for (i = 0; i < marks->count && n < SIZES; i++) {
+		for (j = 0; j < n && steps[j] != marks->mark[i].steps; j++)
+			;
+		if (j == n && marks->mark[i].flags & LIEN_WIRE_ADOPT_OWN && marks->mark[i].steps)
+			steps[n++] = marks->mark[i].steps;
+	}
+	return n;
+}
+
+static int look(struct lien_control *control, int fd, const uint32_t *steps, unsigned sizes,
+	struct lien_wire_adopt *seen)
+{
+	const struct lien_driver *driver = control->driver;
+	CUmemGenericAllocationHandle handle;
+	int ordinal, read = 0;
+	unsigned i;
+
+	if (driver->cuMemImportFromShareableHandle(
+		    &handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+		return 0;
+	memset(seen, 0, sizeof(*seen));
+	seen->flags = LIEN_WIRE_ADOPT_OPEN;
+	ordinal = reach(control, handle);
+	for (i = 0; ordinal >= 0 && i < sizes && !read; i++)
+		read = read_mapped(
+			control, handle, ordinal, steps[i] * LIEN_WIRE_STEP, seen->bytes);
+	lien_handle_release(driver, handle);
+	return read;
+}
+
+/* Reads the first bytes of the allocations that the process's own descriptors export, at most
+ * `room`. Returns their number. */
+static unsigned look_at_descriptors(
+	struct lien_control *control, struct lien_wire_adopt *seen, unsigned room)
+{
+	DIR *folder = opendir("/proc/self/fd");
+	struct dirent *entry;
+	uint32_t steps[SIZES];
+	unsigned sizes = sizes_of(&control->marks, steps), n = 0;
+
+	while (folder && n < room && (entry = readdir(folder)))
+		if (entry->d_name[0] != '.' && may_be_export(dirfd(folder), entry->d_name))
+			n += look(control, atoi(entry->d_name), steps, sizes, &seen[n]);
+	if (folder)
+		closedir(folder);
+	return n;
+}
+
+/* --- LOOK and UNMARK -------------------------------------------------------------------------- */
+
+int lien_order_look(struct lien_control *control)
 {
 	struct lien_wire_adopt seen[LIEN_WIRE_MESSAGE_MAX / 4 / sizeof(struct lien_wire_adopt)];
 	const unsigned room = sizeof(seen) / sizeof(seen[0]);
@@ -270,21 +418,20 @@ int lien_order_look(struct lien_control *control, int fd)
 		if (!marks->mark[i].va)
 			continue;
 		seen[n] = marks->mark[i];
-		result =
-			lien_device_transfer(control, seen[n].device, seen[n].va, seen[n].bytes, 0);
+		result = transfer(control, seen[n].device, seen[n].va, seen[n].bytes, 0);
 		if (result)
 			lien_control_fail(
 				control, result, seen[n].va, "its first bytes cannot be read");
 		else if (++n == room) {
-			result = lien_control_send(control, fd, seen, n * sizeof(seen[0]));
+			result = lien_control_reply(control, seen, n * sizeof(seen[0]), NULL, 0);
 			n = 0;
 		}
 	}
 	if (!result && n)
-		result = lien_control_send(control, fd, seen, n * sizeof(seen[0]));
-	n = result ? 0 : lien_descriptors_look(control, seen, room);
+		result = lien_control_reply(control, seen, n * sizeof(seen[0]), NULL, 0);
+	n = result ? 0 : look_at_descriptors(control, seen, room);
 	if (n)
-		result = lien_control_send(control, fd, seen, n * sizeof(seen[0]));
+		result = lien_control_reply(control, seen, n * sizeof(seen[0]), NULL, 0);
 	lien_devices_close(control);
 	return result;
 }
@@ -295,14 +442,14 @@ static int put_back(struct lien_control *control, const struct lien_wire_adopt *
 	const struct lien_marks *marks = &control->marks;
 	static const uint8_t none[LIEN_WIRE_MARK_BYTES]; /* read where there is no mark */
 	struct lien_wire_adopt key, *mark;
-	int result = lien_device_transfer(control, at->device, at->va, key.mark, 0);
+	int result = transfer(control, at->device, at->va, key.mark, 0);
 
 	if (result || !memcmp(key.mark, none, sizeof(none)))
 		return result;
 	if (at->flags & LIEN_WIRE_ADOPT_READ_ONLY)
 		return 0; /* its writer restores it */
 	mark = bsearch(&key, marks->mark, marks->count, sizeof(key), by_mark);
-	return mark ? lien_device_transfer(control, at->device, at->va, mark->bytes, 1) : 0;
+	return mark ? transfer(control, at->device, at->va, mark->bytes, 1) : 0;
 }
 
 int lien_order_unmark(struct lien_control *control)

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Waits for the devices with a limit. The driver's calls that wait have none of their own, so a
- * thread waits in one, and keeps waiting after the limit; the next drain finds it there.
+ * DRAIN: waits for the devices with a limit, and asks NCCL. The driver's calls that wait have none
+ * of their own, so a thread waits in one, and keeps waiting after the limit; the next drain finds
+ * it there.
  *
  * cuCtxSynchronize() invalidates every capture in the context, even from a relaxed thread. Freeing
  * plain memory waits for the same work, and leaves other threads' captures alone; but as long as it
  * waits, threads that launch wait as well (seen, 580.159). If one of these is to launch what
  * another rank's device waits for, nobody ever goes on. The agent knows which of the two does no
  * harm.
+ *
+ * Non-blocking communicators: NCCL returns ncclInProgress when they are made, split or finalized,
+ * and from collectives, and continues in a thread of its own. Only NCCL knows when it has finished
+ * (ncclCommGetAsyncError, which any thread may call; NCCL 2.14 and later).
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -78,20 +84,31 @@ static CUresult drain_device(struct lien_drain *drain, int ordinal, int launches
 	return result;
 }
 
-#define AGAIN_NS 100000000l
+/* Returns the time in so many milliseconds. */
+static struct timespec in_ms(unsigned ms)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += ms / 1000;
+	until.tv_nsec += ms % 1000 * 1000000l;
+	if (until.tv_nsec >= 1000000000l) {
+		until.tv_nsec -= 1000000000l;
+		until.tv_sec++;
+	}
+	return until;
+}
+
+#define AGAIN_MS 100
 
 /* Waits for a pass to be wanted. Returns 0 if there is something to be freed meanwhile. */
 static int wait_for_pass(struct lien_drain *drain)
 {
-	struct timespec until;
+	const struct timespec until = in_ms(AGAIN_MS);
 	int i, left = 0;
 
 	for (i = 0; i < LIEN_DEVICES_MAX; i++)
 		left |= drain->left[i] != 0;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += AGAIN_NS;
-	until.tv_sec += until.tv_nsec / 1000000000l;
-	until.tv_nsec %= 1000000000l;
 	while (drain->wanted == drain->done && !drain->stop) {
 		if (!left)
 			pthread_cond_wait(&drain->changed, &drain->lock);
@@ -196,7 +213,7 @@ void lien_drain_end(struct lien_drain *drain)
 	free(drain);
 }
 
-int lien_order_drain(struct lien_control *control, unsigned limit_ms, int launches)
+static int drain(struct lien_control *control, unsigned limit_ms, int launches)
 {
 	struct timespec until;
 	CUresult result;
@@ -204,13 +221,7 @@ int lien_order_drain(struct lien_control *control, unsigned limit_ms, int launch
 
 	if (!control->drain && !(control->drain = drain_start(control->driver)))
 		return lien_control_fail(control, -EAGAIN, 0, "no room for another thread");
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += limit_ms / 1000;
-	until.tv_nsec += limit_ms % 1000 * 1000000l;
-	if (until.tv_nsec >= 1000000000l) {
-		until.tv_nsec -= 1000000000l;
-		until.tv_sec++;
-	}
+	until = in_ms(limit_ms);
 	pthread_mutex_lock(&control->drain->lock);
 	/* A pass that an earlier drain gave up on may still run: only a pass that starts now
 	 * counts. */
@@ -235,4 +246,66 @@ int lien_order_drain(struct lien_control *control, unsigned limit_ms, int launch
 		return lien_control_fail(control, -ETIMEDOUT, 0,
 			"a thread is in a call that names memory by handle");
 	return 0;
+}
+
+/* --- NCCL's own threads ----------------------------------------------------------------------- */
+
+#define NCCL_IN_PROGRESS 7
+
+typedef int async_error_fn(void *comm, int *error);
+
+static async_error_fn *async_error;
+
+void lien_nccl_find(void)
+{
+	void *library, *symbol;
+
+	if (async_error)
+		return;
+	library = dlopen("libnccl.so.2", RTLD_NOLOAD | RTLD_NOW);
+	symbol = library ? dlsym(library, "ncclCommGetAsyncError")
+			 : dlsym(RTLD_DEFAULT, "ncclCommGetAsyncError");
+	__atomic_store_n(&async_error, (async_error_fn *)symbol, __ATOMIC_RELEASE);
+	/* Keep the reference, so that the function stays loaded. */
+}
+
+/* Returns on how many of these communicators NCCL is at work in a thread of its own; 0 also if it
+ * cannot be asked. */
+static unsigned working_on(const uint64_t *comms, unsigned count)
+{
+	unsigned i, working = 0;
+	int error;
+
+	for (i = 0; async_error && i < count; i++) {
+		error = 0;
+		working += !async_error((void *)comms[i], &error) && error == NCCL_IN_PROGRESS;
+	}
+	return working;
+}
+
+int lien_order_drain(struct lien_control *control)
+{
+	const uint64_t *comms;
+	unsigned count, working;
+	int result = 0;
+
+	comms = lien_control_body(control, sizeof(*comms), &count);
+	if (control->order->header.arg)
+		result = drain(
+			control, control->order->header.arg, control->flags & LIEN_WIRE_LAUNCHES);
+	else if (lien_drain_busy(control->drain)) /* asked before, and it has not answered */
+		result = lien_control_fail(control, -ETIMEDOUT, 0, "the device is still busy");
+	if (result == -ETIMEDOUT && working_on(comms, count)) {
+		control->reply.text[0] = '\0'; /* the device is busy for NCCL's sake */
+		result = 0;
+	}
+	working = working_on(comms, count);
+	control->reply.arg2 = working;
+	if (!result && count && !async_error)
+		return lien_control_fail(control, -ENOSYS, comms[0],
+			"NCCL cannot be asked whether it is still at work");
+	if (!result && working)
+		return lien_control_fail(
+			control, -ETIMEDOUT, 0, "NCCL is still at work on a communicator");
+	return result;
 }

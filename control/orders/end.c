@@ -10,12 +10,12 @@
 #include <unistd.h>
 
 #include "control/driver/cached.h"
-#include "control/orders/control.h"
 #include "control/driver/gate.h"
-#include "control/memory/handles.h"
 #include "control/driver/names.h"
 #include "control/driver/thread.h"
 #include "control/driver/translate.h"
+#include "control/memory/handles.h"
+#include "control/orders/control.h"
 #include "control/plain/plain.h"
 
 #define FORBID_US    1000

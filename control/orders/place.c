@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Unmaps allocations from their addresses, and maps them there again. */
+/* What offloads and restores do with an allocation: unmap it from its addresses, map it there
+ * again, copy it, forget it. */
 #include <errno.h>
 #include <string.h>
 
 #include "control/driver/names.h"
+#include "control/driver/translate.h"
 #include "control/memory/handles.h"
-#include "control/orders/order.h"
+#include "control/orders/control.h"
 
 static CUresult leave(const struct lien_driver *driver, const struct lien_wire_item *wire)
 {
@@ -239,4 +241,168 @@ int lien_item_map(
 	item->state = LIEN_ITEM_BACK;
 	item->mapped = item->scratch;
 	return 0;
+}
+
+/*
+ * --- mappings of ours ----------------------------------------------------------------------------
+ *
+ * For memory that the application has not mapped, or not so that all of it can be copied. The agent
+ * sees them like the application's: an allocation that is away is known by the places where it was
+ * mapped.
+ */
+
+/* Chooses a device that can reach it: the memory's own if the application has its context. */
+static int choose_device(struct lien_control *control, const struct lien_wire_item *wire)
+{
+	struct lien_device *device;
+	int i;
+
+	if (wire->location_id >= 0 && !lien_device_use(control, wire->location_id, &device))
+		return wire->location_id;
+	for (i = 0; i < LIEN_DEVICES_MAX; i++)
+		if (!lien_device_use(control, i, &device))
+			return i;
+	return -1;
+}
+
+/* Maps the memory at `va`, with access for its place. */
+static CUresult map_scratch(struct lien_control *control, const struct lien_wire_item *wire,
+	CUdeviceptr va, CUmemGenericAllocationHandle handle)
+{
+	const CUmemAccessDesc access = {
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, wire->place[0].location_id},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	const struct lien_driver *driver = control->driver;
+	CUresult result = driver->cuMemMap(va, wire->bytes, 0, handle, 0);
+	const int mapped = !result;
+
+	if (mapped && wire->places)
+		result = driver->cuMemSetAccess(va, wire->bytes, &access, 1);
+	if (result)
+		lien_scratch_free(driver, (struct lien_scratch){va, wire->bytes, mapped});
+	return result;
+}
+
+static int map_with(
+	struct lien_control *control, struct lien_item *item, CUmemGenericAllocationHandle handle)
+{
+	struct lien_wire_item *wire = &item->wire;
+	int ordinal = choose_device(control, wire);
+	CUdeviceptr va;
+	CUresult result;
+
+	/* An import that no device of the process reaches only has to be mapped. */
+	if (ordinal < 0 && wire->flags & LIEN_WIRE_OWNED)
+		return lien_control_fail(
+			control, -ENODEV, 0, "no device that may reach it has a primary context");
+	wire->place[0] = (struct lien_wire_place){
+		CU_MEM_LOCATION_TYPE_DEVICE, ordinal, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	wire->places = ordinal >= 0;
+	result = control->driver->cuMemAddressReserve(&va, wire->bytes, 0, 0, 0);
+	if (!result)
+		result = map_scratch(control, wire, va, handle);
+	if (result) {
+		wire->places = 0;
+		return lien_control_fail(control, result, 0, "mapping it to copy it");
+	}
+	wire->va = va;
+	item->scratch = item->mapped = 1;
+	return 0;
+}
+
+int lien_scratch_map(struct lien_control *control, struct lien_item *item)
+{
+	CUmemGenericAllocationHandle handle = item->wire.handle[0].value;
+	int result;
+
+	if (!lien_item_mapped(item))
+		return map_with(control, item, handle);
+	result = control->driver->cuMemRetainAllocationHandle(&handle, (void *)item[1].wire.va);
+	if (result)
+		return lien_control_fail(
+			control, result, item[1].wire.va, "not mapped here any more");
+	result = map_with(control, item, handle);
+	lien_handle_release(control->driver, handle);
+	return result;
+}
+
+/* Removes it, if there is one, as lien_scratch_free(). */
+static void scratch_end(struct lien_control *control, struct lien_item *item)
+{
+	if (!item->scratch)
+		return;
+	lien_scratch_free(control->driver, (struct lien_scratch){item->wire.va, item->wire.bytes,
+						   item->mapped || item->stuck});
+	item->scratch = item->mapped = item->stuck = 0;
+}
+
+/* --- copies, and the end ---------------------------------------------------------------------- */
+
+int lien_copy_begin(struct lien_control *control, struct lien_item *item, int to_host)
+{
+	const struct lien_driver *driver = control->driver;
+	uint64_t done = 0, length;
+	struct lien_device *device;
+	void *host;
+	int result;
+
+	result = lien_device_use(control, lien_item_device(&item->wire), &device);
+	while (!result && done < item->wire.allocation_bytes) {
+		length = item->wire.allocation_bytes - done;
+		host = lien_arena_at(&control->arena, item->arena + done, &length);
+		result = to_host ? driver->cuMemcpyDtoHAsync_v2(
+					   host, item->wire.va + done, length, device->stream)
+				 : driver->cuMemcpyHtoDAsync_v2(
+					   item->wire.va + done, host, length, device->stream);
+		done += length;
+	}
+	return result;
+}
+
+/* The arena has bytes of these that are still needed. */
+#define IN_ARENA (1u << LIEN_ITEM_SAVED | LIEN_ITEMS_MISSING | 1u << LIEN_ITEM_FILLING)
+
+void lien_order_forget(struct lien_control *control, unsigned states, uint64_t generation)
+{
+	struct lien_item *item = NULL;
+	uint64_t end;
+
+	while ((item = lien_items_next(&control->items, item))) {
+		if (!lien_item_in(item, states) || item->spared || !lien_item_of(item, generation))
+			continue;
+		scratch_end(control, item);
+		if (item->held)
+			lien_handle_release(control->driver, item->handle);
+		item->held = 0;
+	}
+	lien_items_forget(&control->items, states, generation);
+	control->arena.used = 0;
+	while ((item = lien_items_next(&control->items, item))) {
+		end = item->arena + item->wire.allocation_bytes;
+		if (item->wire.flags & LIEN_WIRE_OWNED && lien_item_in(item, IN_ARENA) &&
+			!(item->wire.flags & LIEN_WIRE_WORTHLESS) && end > control->arena.used)
+			control->arena.used = end;
+	}
+}
+
+void lien_order_lend(struct lien_control *control, unsigned states, uint64_t generation)
+{
+	struct lien_item *item = NULL;
+
+	while ((item = lien_items_next(&control->items, item)))
+		if (item->held && !item->spared && lien_item_in(item, states) &&
+			lien_item_of(item, generation)) {
+			scratch_end(control, item);
+			item->state = LIEN_ITEM_LENT;
+		}
+}
+
+void lien_order_hold(struct lien_control *control, int all)
+{
+	struct lien_item *item = NULL;
+
+	while (!all && (item = lien_items_next(&control->items, item))) /* bindings come last */
+		all = lien_item_in(item, LIEN_ITEMS_MISSING) &&
+		      item[item->wire.mappings - 1].wire.object;
+	lien_translate_hold_all(all);
 }

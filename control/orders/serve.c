@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Receives orders and sends replies. */
+/* Receives orders, has them carried out, and answers. What an agent that has gone silent leaves. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -15,13 +15,10 @@
 #include <lien/clock.h>
 #include <lien/pass_fds.h>
 #include "control/driver/cached.h"
-#include "control/orders/control.h"
 #include "control/driver/gate.h"
-#include "control/memory/handles.h"
-#include "control/driver/names.h"
 #include "control/driver/thread.h"
-#include "control/driver/translate.h"
-#include "control/driver/watchdog.h"
+#include "control/memory/handles.h"
+#include "control/orders/control.h"
 
 /* Offloaded state outlives sockets and threads. */
 static struct lien_control kept;
@@ -33,18 +30,6 @@ static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 #define SETTLE_MS    100
 #define SETTLE_TRIES 600
 #define UNMARK_TRIES 10 /* of SETTLE_MS each, while the job waits */
-
-struct message {
-	union {
-		struct lien_wire_header header;
-		char bytes[LIEN_WIRE_MESSAGE_MAX];
-	};
-	size_t body; /* bytes after the header */
-	int fds[LIEN_WIRE_FDS_MAX];
-	unsigned fds_count;
-	int cut; /* there was no room for all its descriptors */
-	struct ucred sender;
-};
 
 /* Exports and imports need descriptors for a moment, which the program may not have: its threads
  * are held, and cannot close any. Its own limit is soft. */
@@ -91,157 +76,23 @@ static unsigned next_type(int fd)
 	return n == sizeof(header) ? header.type : 0;
 }
 
-static int receive(int fd, struct message *message)
+static int receive(int fd, struct lien_order *order)
 {
+	struct ucred sender = {.uid = -1};
 	ssize_t n;
 
-	memset(&message->header, 0, sizeof(message->header));
-	message->sender.uid = -1;
-	n = lien_pass_receive_from(fd, message->bytes, sizeof(message->bytes), message->fds,
-		&message->fds_count, &message->sender, 0);
+	memset(&order->header, 0, sizeof(order->header));
+	n = lien_pass_receive_from(
+		fd, order->bytes, sizeof(order->bytes), order->fds, &order->fds_count, &sender, 0);
+	order->sender = sender.uid;
 	if (n <= 0 && n != -EMSGSIZE)
 		return -1;
-	message->cut = n == -EMSGSIZE && message->header.length <= sizeof(message->bytes);
-	if (message->cut)
-		n = message->header.length;
-	message->body = n > (ssize_t)sizeof(message->header) ? n - sizeof(message->header) : 0;
-	if (n < (ssize_t)sizeof(message->header) || message->header.length != (size_t)n)
-		message->header.type = 0; /* answered as unknown */
-	return 0;
-}
-
-/* One that cannot be exported does not stop the others. */
-static int export_all(struct lien_control *control, int fd)
-{
-	struct lien_wire_share shares[LIEN_WIRE_FDS_MAX];
-	int fds[LIEN_WIRE_FDS_MAX], result = 0, failed, first = 0;
-	struct lien_item *item = NULL;
-	unsigned n = 0;
-
-	do {
-		item = lien_items_next(&control->items, item);
-		if (item && lien_item_shared(item) && !lien_item_in(item, LIEN_ITEMS_MISSING) &&
-			lien_order_means(control, item)) {
-			failed = lien_order_export(control, item, &fds[n]);
-			if (!failed)
-				shares[n++].token = item->wire.token;
-			first = first ? first : failed;
-		}
-		if (n == LIEN_WIRE_FDS_MAX || (!item && n)) {
-			result = lien_control_reply(
-				fd, &control->reply, shares, n * sizeof(shares[0]), fds, n);
-			if (result)
-				lien_control_fail(control, result, 0,
-					"exports could not be sent to the agent");
-			while (n)
-				close(fds[--n]);
-		}
-	} while (item && !result);
-	while (n)
-		close(fds[--n]);
-	return first ? first : result;
-}
-
-static int import_all(struct lien_control *control, struct message *message)
-{
-	const struct lien_wire_share *shares =
-		(const void *)(message->bytes + sizeof(message->header));
-	unsigned count = message->body / sizeof(*shares), i;
-	int result, first = 0;
-
-	if (message->cut)
-		return lien_control_fail(control, -EMFILE, 0,
-			"it has too few free file descriptors: raise their number (prlimit "
-			"--nofile)");
-	if (count != message->fds_count)
-		return lien_control_fail(
-			control, -EPROTO, 0, "shares and descriptors do not match");
-	for (i = 0; i < count; i++) {
-		result = lien_order_import(control, shares[i].token, message->fds[i]);
-		first = first ? first : result;
-	}
-	return first;
-}
-
-static int expired(struct lien_control *control)
-{
-	return lien_control_fail(
-		control, -ESTALE, 0, "the agent was silent for too long, and the job runs on");
-}
-
-/* A library that got the driver's functions without us knows the driver's own values. Soon its
- * calls are translated as well: none of these values may be a name of something else. */
-static int check_raw(struct lien_control *control, const struct message *message)
-{
-	const struct lien_wire_raw *raw = (const void *)(message->bytes + sizeof(message->header));
-	unsigned count = message->body / sizeof(*raw), i;
-
-	for (i = 0; i < count; i++)
-		if (lien_names_clash(raw[i].handle, raw[i].certain))
-			return lien_control_fail(control, -ENOTUNIQ, raw[i].handle,
-				"a handle means other memory here");
-	return 0;
-}
-
-/* Handle calls wait from now on: with `all`, all of them, otherwise those that name missing memory.
- * Objects that missing memory was bound to must stay as they are, so while there are any, all wait.
- */
-static void hold_handles(struct lien_control *control, int all)
-{
-	struct lien_item *item = NULL;
-
-	while (!all && (item = lien_items_next(&control->items, item))) /* bindings come last */
-		all = lien_item_in(item, LIEN_ITEMS_MISSING) &&
-		      item[item->wire.mappings - 1].wire.object;
-	lien_translate_hold_all(all);
-}
-
-static int stage(struct lien_control *control, const struct message *message)
-{
-	const struct lien_wire_item *items =
-		(const void *)(message->bytes + sizeof(message->header));
-	char why[sizeof(message->header.text)];
-	int result;
-
-	if (message->header.flags & LIEN_WIRE_RAW)
-		return check_raw(control, message);
-	if (message->header.flags & LIEN_WIRE_FIRST) {
-		if (access("/proc/self/maps", R_OK)) /* lien_cached_replace() reads it */
-			return lien_control_fail(control, -ENOENT, 0,
-				"it sees no /proc: mount one in its container");
-		if (lien_items_any_awaited(&control->items))
-			return lien_control_fail(control, -EBUSY, 0,
-				"an earlier offload was cut short here: `lien restore` first");
-		if (lien_items_any(&control->items, LIEN_ITEMS_RETURNED))
-			return lien_control_fail(
-				control, -EBUSY, 0, "an earlier restore is not finished here");
-		/* The same STAGE once more, at rest: refused if the job has been released
-		 * meanwhile. */
-		if (control->expired && control->staged == message->header.arg)
-			return expired(control);
-		if (control->staged != message->header.arg) { /* while the job still runs */
-			hold_handles(control, message->header.flags & LIEN_WIRE_ALL);
-			result = lien_cached_replace(why, sizeof(why));
-			if (result)
-				return lien_control_fail(control, result, 0, why);
-		}
-		control->staged = message->header.arg;
-		control->expired = 0;
-		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED, 0);
-	} else if (control->expired) {
-		return expired(control);
-	}
-	result = lien_items_add(
-		&control->items, items, message->body / sizeof(*items), message->header.arg);
-	if (!result && message->header.flags & LIEN_WIRE_LAST)
-		result = lien_items_seal(&control->items);
-	if (result) {
-		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED, message->header.arg);
-		return lien_control_fail(
-			control, result, 0, "the list of memory to move is not valid");
-	}
-	if (message->header.flags & LIEN_WIRE_LAST)
-		control->reply.arg2 = !lien_devices_any(control->driver);
+	order->cut = n == -EMSGSIZE && order->header.length <= sizeof(order->bytes);
+	if (order->cut)
+		n = order->header.length;
+	order->body = n > (ssize_t)sizeof(order->header) ? n - sizeof(order->header) : 0;
+	if (n < (ssize_t)sizeof(order->header) || order->header.length != (size_t)n)
+		order->header.type = 0; /* answered as unknown */
 	return 0;
 }
 
@@ -268,30 +119,19 @@ static int driver_ready(struct lien_control *control)
 	return 0;
 }
 
-/* Sent before memory is created, and when there was too little: the bytes needed, and free. */
-static void send_room(struct lien_control *control, int fd)
-{
-	struct lien_wire_room rooms[LIEN_DEVICES_MAX];
-	struct lien_wire_header reply = control->reply;
-	unsigned n = lien_order_room(control, rooms);
-
-	reply.flags = LIEN_WIRE_ROOM;
-	if (n)
-		lien_control_reply(fd, &reply, rooms, n * sizeof(rooms[0]), NULL, 0);
-}
-
 /* Notes which groups and tags CHOSEN means from now on. */
-static int choose(struct lien_control *control, const struct message *message)
+static int choose(struct lien_control *control)
 {
-	const uint64_t *chosen = (const void *)(message->bytes + sizeof(message->header));
-	const unsigned count = message->body / sizeof(*chosen);
+	const uint64_t groups = control->order->header.arg2, *chosen;
+	unsigned count;
 
+	chosen = lien_control_body(control, sizeof(*chosen), &count);
 	if (count > LIEN_WIRE_CHOSEN_MAX)
 		return lien_control_fail(control, -E2BIG, 0, "too many groups are chosen");
-	if (message->header.arg2 > count)
+	if (groups > count)
 		return lien_control_fail(control, -EINVAL, 0, "not all chosen groups are named");
 	memcpy(control->chosen, chosen, count * sizeof(*chosen));
-	control->groups_count = message->header.arg2;
+	control->groups_count = groups;
 	control->tags_count = count - control->groups_count;
 	return 0;
 }
@@ -303,34 +143,34 @@ static int is_listed(const struct lien_item *item)
 	       lien_item_awaited(item);
 }
 
-static void list(struct lien_control *control, int fd, uint32_t flags)
+static int list(struct lien_control *control)
 {
 	struct lien_wire_item batch[LIEN_WIRE_MESSAGE_MAX / 2 / sizeof(struct lien_wire_item)];
 	const unsigned room = sizeof(batch) / sizeof(batch[0]);
 	struct lien_item *item = NULL;
 	unsigned n = 0, i;
+	int result = control->flags & LIEN_WIRE_CHOSEN ? choose(control) : 0;
 
-	while ((item = lien_items_next(&control->items, item)))
+	while (!result && (item = lien_items_next(&control->items, item)))
 		for (i = 0; i < item->wire.mappings && is_listed(item) &&
 			    lien_order_chooses(control, item);
 			i++) {
 			batch[n] = item[i].wire;
 			if (lien_item_awaited(item))
 				batch[n].flags |= LIEN_WIRE_HERE;
-			n++;
-			if (n == room) {
-				lien_control_reply(
-					fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
+			if (++n == room) {
+				lien_control_reply(control, batch, n * sizeof(batch[0]), NULL, 0);
 				n = 0;
 			}
 		}
 	if (n)
-		lien_control_reply(fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
-	if (!(flags & LIEN_WIRE_ROOM) || !lien_items_any(&control->items, 1 << LIEN_ITEM_AWAY) ||
-		driver_ready(control))
-		return;
-	send_room(control, fd);
-	lien_devices_close(control);
+		lien_control_reply(control, batch, n * sizeof(batch[0]), NULL, 0);
+	if (!result && control->flags & LIEN_WIRE_ROOM &&
+		lien_items_any(&control->items, 1 << LIEN_ITEM_AWAY) && !driver_ready(control)) {
+		lien_order_room(control);
+		lien_devices_close(control);
+	}
+	return result;
 }
 
 static int supports_multicast(const struct lien_driver *driver, CUdevice device)
@@ -367,8 +207,11 @@ static void hello_devices(struct lien_wire_hello *hello)
 	hello->devices = count;
 }
 
-static void hello(struct lien_control *control, struct lien_wire_hello *hello)
+static struct lien_wire_hello who; /* the body of the last reply to HELLO */
+
+static int hello(struct lien_control *control)
 {
+	struct lien_wire_hello *hello = &who;
 	struct lien_item *item = NULL;
 
 	memset(hello, 0, sizeof(*hello));
@@ -387,6 +230,7 @@ static void hello(struct lien_control *control, struct lien_wire_hello *hello)
 		else if (item->wire.flags & LIEN_WIRE_OWNED)
 			hello->bytes += item->wire.allocation_bytes;
 	}
+	return 0;
 }
 
 static int anything_away(struct lien_control *control)
@@ -401,9 +245,13 @@ static void let_go(struct lien_control *control)
 	lien_order_forget(control, LIEN_ITEMS_UNTOUCHED, 0);
 }
 
-static int gate(struct lien_control *control, const struct message *message)
+static int gate(struct lien_control *control)
 {
-	switch (message->header.arg) {
+	const uint64_t transaction = control->order->header.arg2;
+	const uint32_t *tids;
+	unsigned count;
+
+	switch (control->order->header.arg) {
 	case LIEN_WIRE_GATE_OPEN:
 		lien_order_unmark(control);
 		if (anything_away(control))
@@ -413,8 +261,8 @@ static int gate(struct lien_control *control, const struct message *message)
 		lien_gate_open();
 		return 0;
 	case LIEN_WIRE_GATE_SHUT:
-		if (message->header.arg2 && message->header.arg2 != control->staged) {
-			control->staged = message->header.arg2;
+		if (transaction && transaction != control->staged) {
+			control->staged = transaction;
 			control->expired = 0;
 		}
 		if (!lien_gate_is_shut()) /* a thread that is held may own the loader's lock */
@@ -422,8 +270,8 @@ static int gate(struct lien_control *control, const struct message *message)
 		lien_gate_shut();
 		return 0;
 	case LIEN_WIRE_GATE_PASS:
-		lien_gate_pass((const void *)(message->bytes + sizeof(message->header)),
-			message->body / sizeof(uint32_t));
+		tids = lien_control_body(control, sizeof(*tids), &count);
+		lien_gate_pass(tids, count);
 		return 0;
 	case LIEN_WIRE_GATE_ALIVE:
 		return 0;
@@ -455,146 +303,64 @@ static void look_at_users(void)
  * of the pair, and may have given up privileges since. In a user namespace all outside users look
  * the same; but getting the agent's end takes the right to trace this process.
  */
-static int may_order(const struct ucred *sender)
+static int may_order(uint32_t uid)
 {
-	return !sender->uid || sender->uid == getuid() ||
-	       (sender->uid == OVERFLOW_UID && in_user_namespace);
+	return !uid || uid == getuid() || (uid == OVERFLOW_UID && in_user_namespace);
 }
 
-/* The job must never see the marks, nor have fewer references than it knows of. */
-static int adopt(struct lien_control *control, int fd, struct message *message)
+enum {
+	DRIVER = 1, /* it calls the driver */
+	TIMELY = 2, /* refused once the agent has been silent for too long, */
+	GATED = 4,  /* or if the gate is open: the job must never see the marks, nor have fewer
+		     * references than it knows of */
+};
+
+static const struct {
+	int (*obey)(struct lien_control *control);
+	unsigned needs;
+} orders[] = {
+	[LIEN_WIRE_HELLO] = {hello, 0},
+	[LIEN_WIRE_STAGE] = {lien_order_stage, DRIVER},
+	[LIEN_WIRE_DRAIN] = {lien_order_drain, DRIVER | TIMELY},
+	[LIEN_WIRE_CHECK] = {lien_order_check, DRIVER | TIMELY},
+	[LIEN_WIRE_SAVE] = {lien_order_save, DRIVER | TIMELY},
+	[LIEN_WIRE_UNMAP] = {lien_order_unmap, DRIVER | TIMELY},
+	[LIEN_WIRE_DROP] = {lien_order_drop, DRIVER | TIMELY},
+	[LIEN_WIRE_DISCARD] = {lien_order_discard, DRIVER},
+	[LIEN_WIRE_CREATE] = {lien_order_create, DRIVER},
+	[LIEN_WIRE_EXPORT] = {lien_order_export, DRIVER},
+	[LIEN_WIRE_IMPORT] = {lien_order_import, DRIVER},
+	[LIEN_WIRE_FINISH] = {lien_order_finish, DRIVER},
+	[LIEN_WIRE_LIST] = {list, 0},
+	[LIEN_WIRE_WALK] = {lien_order_walk, DRIVER},
+	[LIEN_WIRE_PREPARE] = {lien_order_prepare, DRIVER},
+	[LIEN_WIRE_RELEASE] = {lien_order_release, DRIVER},
+	[LIEN_WIRE_GATE] = {gate, 0},
+	[LIEN_WIRE_COUNT] = {lien_order_count, DRIVER | TIMELY | GATED},
+	[LIEN_WIRE_MARKS] = {lien_order_marks, DRIVER | TIMELY | GATED},
+	[LIEN_WIRE_MARK] = {lien_order_mark, DRIVER | TIMELY | GATED},
+	[LIEN_WIRE_LOOK] = {lien_order_look, DRIVER | TIMELY | GATED},
+	[LIEN_WIRE_UNMARK] = {lien_order_unmark, DRIVER},
+	[LIEN_WIRE_END] = {lien_order_end, 0},
+};
+
+static int obey(struct lien_control *control)
 {
-	struct lien_wire_adopt *list = (void *)(message->bytes + sizeof(message->header));
-	unsigned count = message->body / sizeof(*list);
+	const unsigned type = control->order->header.type;
+	const int known = type < sizeof(orders) / sizeof(orders[0]) && orders[type].obey;
+	const unsigned needs = known ? orders[type].needs : 0;
+	int result;
 
-	if (message->header.type == LIEN_WIRE_UNMARK)
-		return lien_order_unmark(control);
-	if (control->expired || !lien_gate_is_shut())
-		return expired(control);
-	switch (message->header.type) {
-	case LIEN_WIRE_COUNT:
-		return lien_order_count(control, fd, list, count);
-	case LIEN_WIRE_MARKS:
-		return lien_order_marks(control, list, count);
-	case LIEN_WIRE_MARK:
-		return lien_order_mark(control);
-	default:
-		return lien_order_look(control, fd);
-	}
-}
-
-static int drain(struct lien_control *control, const struct message *message)
-{
-	const uint64_t *comms = (const void *)(message->bytes + sizeof(message->header));
-	const unsigned count = message->body / sizeof(*comms);
-	int result = 0;
-
-	if (message->header.arg)
-		result = lien_order_drain(
-			control, message->header.arg, message->header.flags & LIEN_WIRE_LAUNCHES);
-	else if (lien_drain_busy(control->drain)) /* asked before, and it has not answered */
-		result = lien_control_fail(control, -ETIMEDOUT, 0, "the device is still busy");
-	if (result == -ETIMEDOUT && lien_nccl_working(comms, count)) {
-		control->reply.text[0] = '\0'; /* the device is busy for NCCL's sake */
-		result = 0;
-	}
-	if (!result)
-		result = lien_nccl_idle(control, comms, count);
-	control->reply.arg2 = lien_nccl_working(comms, count);
-	return result;
-}
-
-static int obey(struct lien_control *control, int fd, struct message *message)
-{
-	int result = 0;
-
-	if (message->header.type == LIEN_WIRE_GATE)
-		return gate(control, message);
-	if (message->header.type == LIEN_WIRE_END)
-		return lien_order_end(control);
-	if (control->expired && message->header.type >= LIEN_WIRE_DRAIN &&
-		message->header.type <= LIEN_WIRE_DROP)
-		return expired(control);
-	if (message->header.type >= LIEN_WIRE_STAGE && message->header.type != LIEN_WIRE_LIST &&
-		(result = driver_ready(control)))
+	if (!may_order(control->order->sender))
+		return lien_control_fail(
+			control, -EPERM, 0, "orders are taken from root and from this user alone");
+	if (!known)
+		return lien_control_fail(control, -EPROTO, 0, "unknown order");
+	if ((needs & TIMELY && control->expired) || (needs & GATED && !lien_gate_is_shut()))
+		return lien_control_expired(control);
+	if (needs & DRIVER && (result = driver_ready(control)))
 		return result;
-	switch (message->header.type) {
-	case LIEN_WIRE_STAGE:
-		return stage(control, message);
-	case LIEN_WIRE_DRAIN:
-		return drain(control, message);
-	case LIEN_WIRE_CHECK:
-		if (!lien_translate_wait_idle())
-			return lien_control_fail(control, -EBUSY, 0,
-				"a thread is in a call that names memory by handle");
-		return lien_order_check(control);
-	case LIEN_WIRE_SAVE:
-		return lien_order_save(control);
-	case LIEN_WIRE_UNMAP:
-		lien_watchdog_away();
-		return lien_order_drop(control, LIEN_WIRE_IMPORTED);
-	case LIEN_WIRE_DROP:
-		lien_watchdog_away();
-		result = lien_order_drop(control, LIEN_WIRE_OWNED);
-		hold_handles(control, result != 0);
-		return result;
-	case LIEN_WIRE_DISCARD: /* no import was unmapped: nobody waits for lent memory */
-		lien_order_forget(
-			control, LIEN_ITEMS_UNTOUCHED | 1 << LIEN_ITEM_LENT, control->generation);
-		hold_handles(control, 0);
-		return 0;
-	case LIEN_WIRE_CREATE:
-		hold_handles(control, 1);
-		result = lien_order_create(control);
-		if (result == CUDA_ERROR_OUT_OF_MEMORY && message->header.flags & LIEN_WIRE_ROOM)
-			send_room(control, fd);
-		return result;
-	case LIEN_WIRE_EXPORT:
-		return export_all(control, fd);
-	case LIEN_WIRE_IMPORT:
-		return import_all(control, message);
-	case LIEN_WIRE_FINISH:
-		if (message->header.flags & LIEN_WIRE_FILLED)
-			return lien_order_filled(control);
-		lien_order_give_up(control,
-			(const void *)(message->bytes + sizeof(message->header)),
-			message->body / sizeof(struct lien_wire_share));
-		if (!(message->header.flags & LIEN_WIRE_LAST))
-			return 0;
-		result = lien_order_finish(control, message->header.flags);
-		hold_handles(control, 0);
-		if (!result)
-			lien_watchdog_back();
-		return result;
-	case LIEN_WIRE_LIST:
-		if (message->header.flags & LIEN_WIRE_CHOSEN)
-			result = choose(control, message);
-		if (!result)
-			list(control, fd, message->header.flags);
-		return result;
-	case LIEN_WIRE_WALK:
-		return lien_order_walk(control, fd,
-			(const void *)(message->bytes + sizeof(message->header)),
-			message->body / sizeof(struct lien_wire_range), message->header.arg);
-	case LIEN_WIRE_PREPARE:
-		return lien_order_prepare(control, message->header.arg, message->header.arg2);
-	case LIEN_WIRE_RELEASE:
-		return lien_order_release(control);
-	case LIEN_WIRE_COUNT:
-	case LIEN_WIRE_MARKS:
-	case LIEN_WIRE_MARK:
-	case LIEN_WIRE_LOOK:
-	case LIEN_WIRE_UNMARK:
-		return adopt(control, fd, message);
-	}
-	return lien_control_fail(control, -EPROTO, 0, "unknown order");
-}
-
-uint64_t lien_control_inode(int fd)
-{
-	struct stat st;
-
-	return syscall(SYS_fstat, fd, &st) ? 0 : st.st_ino;
+	return orders[type].obey(control);
 }
 
 static int still(int fd, uint64_t ino)
@@ -701,59 +467,57 @@ const void *lien_control_saved(uint64_t va, uint64_t bytes, const char **why)
 	return copy;
 }
 
-/* Returns whether there is a message; fewer_descriptors() must follow it. */
-static int receive_next(int fd, uint64_t ino, struct message *message)
+/* Returns whether there is an order; fewer_descriptors() must follow it. */
+static int receive_next(int fd, uint64_t ino, struct lien_order *order)
 {
 	unsigned type = still(fd, ino) ? next_type(fd) : 0;
 
 	if (type == LIEN_WIRE_IMPORT || type == LIEN_WIRE_EXPORT)
 		more_descriptors();
-	if (still(fd, ino) && !receive(fd, message) && still(fd, ino))
+	if (still(fd, ino) && !receive(fd, order) && still(fd, ino))
 		return 1;
 	fewer_descriptors();
 	return 0;
 }
 
+static void carry_out(struct lien_order *order)
+{
+	const uint64_t start = lien_clock_ns();
+
+	kept.order = order;
+	memset(&kept.reply, 0, sizeof(kept.reply));
+	kept.reply.type = order->header.type;
+	kept.reply.seq = order->header.seq;
+	kept.generation = order->header.arg;
+	kept.flags = order->header.flags;
+	pthread_mutex_lock(&changing);
+	kept.reply.result = obey(&kept);
+	pthread_mutex_unlock(&changing);
+	while (order->fds_count)
+		close(order->fds[--order->fds_count]);
+	fewer_descriptors();
+	kept.reply.flags = LIEN_WIRE_LAST;
+	kept.reply.arena_bytes = kept.arena.bytes;
+	kept.reply.arena_used = kept.arena.used;
+	kept.reply.ns = lien_clock_ns() - start;
+	kept.flags = 0;
+}
+
 void lien_control_serve(int fd, uint64_t ino)
 {
-	static struct message message;
-	struct lien_wire_hello who;
-	uint64_t start;
-	int allowed;
+	static struct lien_order order;
+	int hello;
 
 	pthread_mutex_lock(&serving);
 	look_at_users();
+	kept.fd = fd;
 	wait_for_order(fd);
-	while (receive_next(fd, ino, &message)) {
-		start = lien_clock_ns();
-		memset(&kept.reply, 0, sizeof(kept.reply));
-		kept.reply.type = message.header.type;
-		kept.reply.seq = message.header.seq;
-		kept.generation = message.header.arg;
-		kept.flags = message.header.flags;
-		allowed = may_order(&message.sender);
-		pthread_mutex_lock(&changing);
-		if (!allowed)
-			kept.reply.result = lien_control_fail(&kept, -EPERM, 0,
-				"orders are taken from root and from this user alone");
-		else if (message.header.type == LIEN_WIRE_HELLO)
-			hello(&kept, &who);
-		else
-			kept.reply.result = obey(&kept, fd, &message);
-		pthread_mutex_unlock(&changing);
-		while (message.fds_count)
-			close(message.fds[--message.fds_count]);
-		fewer_descriptors();
-		kept.reply.flags = LIEN_WIRE_LAST;
-		kept.reply.arena_bytes = kept.arena.bytes;
-		kept.reply.arena_used = kept.arena.used;
-		kept.reply.ns = lien_clock_ns() - start;
-		kept.flags = 0;
+	while (receive_next(fd, ino, &order)) {
+		carry_out(&order);
 		if (!still(fd, ino))
 			break;
-		lien_control_reply(fd, &kept.reply, &who,
-			allowed && message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL,
-			0);
+		hello = order.header.type == LIEN_WIRE_HELLO && !kept.reply.result;
+		lien_control_reply(&kept, &who, hello ? sizeof(who) : 0, NULL, 0);
 		if (kept.ended)
 			break;
 		wait_for_order(fd);

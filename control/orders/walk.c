@@ -22,7 +22,6 @@
 struct walk {
 	struct lien_control *control;
 	const struct lien_driver *driver;
-	int fd;
 	int devices;
 	struct {
 		CUdevice device;
@@ -92,7 +91,7 @@ static int range_of(struct walk *walk, uint64_t va, int certain, CUdeviceptr *ba
 static int flush(struct walk *walk)
 {
 	size_t size = walk->found_count * sizeof(walk->found[0]);
-	int err = size ? lien_control_send(walk->control, walk->fd, walk->found, size) : 0;
+	int err = size ? lien_control_reply(walk->control, walk->found, size, NULL, 0) : 0;
 
 	walk->found_count = 0;
 	return err;
@@ -335,17 +334,18 @@ static int walk_ranges(
 	return result;
 }
 
-int lien_order_walk(struct lien_control *control, int fd, const struct lien_wire_range *ranges,
-	unsigned count, uint64_t limit_us)
+int lien_order_walk(struct lien_control *control)
 {
 	static struct walk walk; /* too large for the stack, and there is only one control thread */
-	unsigned done = 0;
+	uint64_t limit_us = control->order->header.arg;
+	const struct lien_wire_range *ranges;
+	unsigned count, done = 0;
 	int result;
 
 	memset(&walk, 0, offsetof(struct walk, found));
 	walk.control = control;
 	walk.driver = control->driver;
-	walk.fd = fd;
+	ranges = lien_control_body(control, sizeof(*ranges), &count);
 	if (limit_us > LIEN_WIRE_WALK_US_MAX)
 		limit_us = LIEN_WIRE_WALK_US_MAX;
 	walk.until_ns = lien_clock_ns() + limit_us * 1000;

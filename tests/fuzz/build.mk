@@ -28,8 +28,7 @@ FUZZ_SRCS_fuzz_client	 := $(FUZZ_AGENT)
 FUZZ_SRCS_fuzz_replies	 := $(FUZZ_AGENT)
 FUZZ_LD_fuzz_client	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
 FUZZ_LD_fuzz_replies	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
-FUZZ_SRCS_fuzz_orders	 := $(ARENA) control/memory/handles.c control/driver/gate.c control/driver/thread.c control/driver/watchdog.c \
-	$(filter-out $(ARENA) control/orders/serve.c, $(sort $(wildcard control/orders/*.c)))
+FUZZ_SRCS_fuzz_orders	 := $(filter-out %/serve.c %/driver.c %/names.c control/tag/% control/ask/%,$(CONTROL_ALONE))
 FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll,--wrap=madvise
 FUZZ_SRCS_fuzz_symbols	 := loader/discover/elf_symbols.c
 

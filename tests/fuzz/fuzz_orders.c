@@ -382,7 +382,7 @@ void lien_driver_error(const struct lien_driver *driver, CUresult result, char *
 /* Takes the replies out, and looks whether they are what wire.h says. */
 static void take_replies(void)
 {
-	static struct message message;
+	static struct lien_order message;
 	ssize_t n;
 
 	while ((n = lien_pass_receive(agent_end, message.bytes, sizeof(message.bytes), message.fds,

@@ -11,8 +11,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include <control/memory/checksum.h>
 #include <control/orders/control.h>
+#include "tests/unit/no_translate.h"
 
 #define MIB   (1ull << 20)
 #define STEP  LIEN_WIRE_ARENA_STEP
@@ -70,7 +70,61 @@ static CUresult attribute(int *value, CUdevice_attribute which, CUdevice device)
 	return slot < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+/* Device 0 alone has a primary context. */
+static CUresult device_get(CUdevice *device, int ordinal)
+{
+	*device = ordinal;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_state(CUdevice device, unsigned int *flags, int *active)
+{
+	*flags = 0;
+	*active = device == 0;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_retain(CUcontext *context, CUdevice device)
+{
+	(void)device;
+	*context = (CUcontext)&control;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_release(CUdevice device)
+{
+	(void)device;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_set(CUcontext context)
+{
+	(void)context;
+	return CUDA_SUCCESS;
+}
+
+static CUresult stream_create(CUstream *stream, unsigned int flags)
+{
+	(void)flags;
+	*stream = NULL;
+	return CUDA_SUCCESS;
+}
+
+static CUresult error_name(CUresult error, const char **name)
+{
+	(void)error, (void)name;
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
 static struct lien_driver driver = {
+	.cuGetErrorName = error_name,
+	.cuDeviceGet = device_get,
+	.cuDevicePrimaryCtxGetState = context_state,
+	.cuDevicePrimaryCtxRetain = context_retain,
+	.cuDevicePrimaryCtxRelease_v2 = context_release,
+	.cuCtxSetCurrent = context_set,
+	.cuStreamCreate = stream_create,
+	.cuStreamDestroy_v2 = synchronize,
 	.cuMemHostRegister_v2 = host_register,
 	.cuMemHostUnregister = host_unregister,
 	.cuMemcpyDtoHAsync_v2 = to_host,
@@ -78,30 +132,14 @@ static struct lien_driver driver = {
 	.cuDeviceGetAttribute = attribute,
 };
 
-/* These stand in for control/orders/, which is not linked. */
-int lien_device_use(struct lien_control *of, int ordinal, struct lien_device **out)
+static int prepare(uint64_t bytes, uint64_t ordinal)
 {
-	*out = &of->devices[0];
-	return ordinal > 0 ? -ENODEV : 0;
-}
+	static struct lien_order order;
 
-void lien_devices_close(struct lien_control *of)
-{
-	(void)of;
-}
-
-int lien_item_device(const struct lien_wire_item *wire)
-{
-	return wire->location_id;
-}
-
-int lien_control_fail(struct lien_control *of, int result, uint64_t where, const char *what)
-{
-	if (of->reply.text[0])
-		return result;
-	of->reply.arg = where;
-	snprintf(of->reply.text, sizeof(of->reply.text), "%s", what);
-	return result;
+	order.header.arg = bytes;
+	order.header.arg2 = ordinal;
+	control.order = &order;
+	return lien_order_prepare(&control);
 }
 
 static int setup(void **state)
@@ -182,7 +220,7 @@ static void test_release(void **state)
 	refuse_unregister = CUDA_ERROR_UNKNOWN;
 	assert_int_equal(lien_order_release(&control), CUDA_ERROR_UNKNOWN);
 	assert_int_equal(arena->bytes, 2 * CHUNK);
-	assert_string_equal(control.reply.text, "cuMemHostUnregister");
+	assert_non_null(strstr(control.reply.text, "cuMemHostUnregister"));
 	refuse_unregister = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; /* its context has ended */
 	assert_int_equal(lien_order_release(&control), 0);
 	assert_int_equal(arena->bytes, 0);
@@ -192,18 +230,18 @@ static void test_release(void **state)
 static void test_prepare(void **state)
 {
 	(void)state;
-	assert_int_equal(lien_order_prepare(&control, 200 * MIB, 0), 0);
+	assert_int_equal(prepare(200 * MIB, 0), 0);
 	assert_int_equal(control.arena.bytes, CHUNK); /* one chunk for each order */
-	assert_int_equal(lien_order_prepare(&control, 200 * MIB, 0), 0);
+	assert_int_equal(prepare(200 * MIB, 0), 0);
 	assert_int_equal(control.arena.bytes, LIEN_WIRE_ARENA_ROUND(200 * MIB));
-	assert_int_equal(lien_order_prepare(&control, 200 * MIB, 0), 0);
+	assert_int_equal(prepare(200 * MIB, 0), 0);
 	assert_int_equal(registered, 2);
-	assert_int_equal(lien_order_prepare(&control, 400 * MIB, 1), -ENODEV);
+	assert_int_equal(prepare(400 * MIB, 1), -ENODEV);
 	assert_non_null(strstr(control.reply.text, "no primary context"));
-	assert_int_equal(lien_order_prepare(&control, 400 * MIB, 1ull << 32), -EINVAL);
-	assert_int_equal(lien_order_prepare(&control, LIEN_WIRE_BYTES_MAX + 1, 0), -EINVAL);
+	assert_int_equal(prepare(400 * MIB, 1ull << 32), -EINVAL);
+	assert_int_equal(prepare(LIEN_WIRE_BYTES_MAX + 1, 0), -EINVAL);
 	refuse_after = 2;
-	assert_int_equal(lien_order_prepare(&control, 400 * MIB, 0), CUDA_ERROR_OUT_OF_MEMORY);
+	assert_int_equal(prepare(400 * MIB, 0), CUDA_ERROR_OUT_OF_MEMORY);
 	assert_int_equal(registered, 2);
 }
 
@@ -258,38 +296,58 @@ static void test_node(void **state)
 /* --- checksums ---------------------------------------------------------------------------------
  */
 
-static uint64_t sum_of(const char *text, size_t size)
+/* Returns the checksum of saved bytes, of which the first `before` are in another chunk. */
+static uint64_t sum_of(const char *text, size_t size, uint64_t before)
 {
-	struct lien_checksum sum;
+	struct lien_wire_item wire = {.token = 1,
+		.va = LIEN_WIRE_STEP,
+		.bytes = size,
+		.allocation_bytes = size,
+		.flags = LIEN_WIRE_OWNED,
+		.mappings = 1};
+	struct lien_item *item;
+	uint64_t length, done;
 
-	lien_checksum_begin(&sum);
-	return lien_checksum_add(&sum, text, size);
+	lien_items_forget(&control.items, ~0u, 0);
+	assert_int_equal(lien_items_add(&control.items, &wire, 1, 1), 0);
+	assert_int_equal(lien_items_seal(&control.items), 0);
+	item = control.items.item;
+	item->state = LIEN_ITEM_SAVED;
+	item->arena = STEP - before;
+	for (done = 0; done < size; done += length) {
+		char *host;
+
+		length = size - done;
+		host = lien_arena_at(&control.arena, item->arena + done, &length);
+		assert_true(done || !before || length == before);
+		memcpy(host, text + done, length);
+	}
+	lien_verify_keep(&control);
+	assert_true(item->checked);
+	return item->checksum;
 }
 
 /* As xxhsum says. */
 static void test_checksum(void **state)
 {
-	struct lien_checksum sum;
 	char text[1000];
 
 	(void)state;
-	assert_true(sum_of("", 0) == 0xef46db3751d8e999ull);
-	assert_true(sum_of("a", 1) == 0xd24ec4f1a98c6e5bull);
-	assert_true(sum_of("abc", 3) == 0x44bc2cf5ad770999ull);
-	assert_true(sum_of("Nobody inspects the spammish repetition", 39) == 0xfbcea83c8a378bf1ull);
+	assert_int_equal(lien_arena_grow(&control.arena, &driver, 0, STEP), 0);
+	assert_int_equal(lien_arena_grow(&control.arena, &driver, 0, STEP), 0);
+	assert_true(sum_of("a", 1, 0) == 0xd24ec4f1a98c6e5bull);
+	assert_true(sum_of("abc", 3, 0) == 0x44bc2cf5ad770999ull);
+	assert_true(
+		sum_of("Nobody inspects the spammish repetition", 39, 0) == 0xfbcea83c8a378bf1ull);
 	for (unsigned i = 0; i < sizeof(text); i++)
 		text[i] = i * i >> 3;
-	for (unsigned at = 0; at < sizeof(text); at += 32) {
-		lien_checksum_begin(&sum);
-		lien_checksum_add(&sum, text, at);
-		assert_true(lien_checksum_add(&sum, text + at, sizeof(text) - at) ==
-			    sum_of(text, sizeof(text)));
-	}
+	for (unsigned at = 32; at < sizeof(text); at += 32)
+		assert_true(sum_of(text, sizeof(text), at) == sum_of(text, sizeof(text), 0));
 	for (unsigned i = 0; i < sizeof(text); i++) {
-		uint64_t before = sum_of(text, sizeof(text));
+		uint64_t before = sum_of(text, sizeof(text), 0);
 
 		text[i] ^= 1 << i % 8;
-		assert_true(sum_of(text, sizeof(text)) != before);
+		assert_true(sum_of(text, sizeof(text), 0) != before);
 	}
 }
 
@@ -322,6 +380,9 @@ static void saved(void)
 			.bytes = BYTES,
 			.allocation_bytes = BYTES,
 			.flags = LIEN_WIRE_OWNED,
+			.places = 1,
+			.place = {{CU_MEM_LOCATION_TYPE_DEVICE, 0,
+				CU_MEM_ACCESS_FLAGS_PROT_READWRITE}},
 			.mappings = 1};
 
 		assert_int_equal(lien_items_add(&control.items, &wire, 1, 1), 0);
@@ -429,7 +490,7 @@ static void test_verify_fails(void **state)
 	all_in(LIEN_ITEM_FILLING);
 	fail_reads = 2;
 	assert_int_equal(lien_verify_device(&control), CUDA_ERROR_UNKNOWN);
-	assert_string_equal(control.reply.text, "copy for --verify");
+	assert_non_null(strstr(control.reply.text, "copy for --verify"));
 	assert_int_equal(control.items.item[0].state, LIEN_ITEM_EMPTY);
 	assert_int_equal(control.items.item[1].state, LIEN_ITEM_BACK);
 	munmap(device_memory, ITEMS * BYTES);
@@ -459,7 +520,7 @@ int main(void)
 		CASE(test_release),
 		CASE(test_prepare),
 		CASE(test_node),
-		cmocka_unit_test(test_checksum),
+		CASE(test_checksum),
 		CASE(test_verify_host),
 		CASE(test_verify_device),
 		CASE(test_verify_fails),

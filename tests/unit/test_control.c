@@ -17,7 +17,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "control/orders/control.h"
+/* Also what of it only orders call. */
+#include "control/orders/restore.c"
 #include "control/driver/gate.h"
 #include "control/memory/handles.h"
 #include "control/driver/names.h"
@@ -535,7 +536,7 @@ static void saved(unsigned references)
 static void away(unsigned references)
 {
 	saved(references);
-	assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
+	assert_int_equal(lien_order_drop(&control), 0);
 	assert_false(held());
 }
 
@@ -543,6 +544,19 @@ static void order(void)
 {
 	memset(&control.reply, 0, sizeof(control.reply));
 	lien_handles_release_owed(&driver);
+}
+
+static int finish_order(uint32_t flags)
+{
+	static struct lien_order order; /* without a body */
+	const uint32_t before = control.flags;
+	int result;
+
+	control.order = &order;
+	control.flags |= LIEN_WIRE_LAST | flags;
+	result = lien_order_finish(&control);
+	control.flags = before;
+	return result;
 }
 
 static void check_back(unsigned references)
@@ -574,7 +588,7 @@ static void restore(unsigned references)
 	order();
 	assert_int_equal(lien_order_create(&control), 0);
 	order();
-	assert_int_equal(lien_order_finish(&control, 0), 0);
+	assert_int_equal(finish_order(0), 0);
 	check_back(references);
 	assert_null(item());
 }
@@ -599,7 +613,7 @@ static void test_handle_only(void **state)
 	shape = HANDLE_ONLY;
 	for (unsigned i = 2; i < 8; i++) {
 		saved_as(i / 2, i % 2 ? LIEN_WIRE_SHARED : 0);
-		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
+		assert_int_equal(lien_order_drop(&control), 0);
 		assert_false(held());
 		restore(i / 2);
 	}
@@ -616,11 +630,11 @@ static void test_copy_does_not_arrive(void **state)
 		w.fail[SYNC] = times;
 		order();
 		if (times == 1) {
-			assert_int_equal(lien_order_finish(&control, 0), 0);
+			assert_int_equal(finish_order(0), 0);
 			check_back(1);
 			continue;
 		}
-		assert_int_equal(lien_order_finish(&control, 0), CUDA_ERROR_UNKNOWN);
+		assert_int_equal(finish_order(0), CUDA_ERROR_UNKNOWN);
 		assert_non_null(item());
 		restore(1);
 		assert_int_equal(w.calls[CREATE], 1); /* it was there, without its bytes */
@@ -658,7 +672,7 @@ static void test_create_and_undo_fail(void **state)
 		order();
 		assert_int_equal(lien_order_create(&control), CUDA_ERROR_UNKNOWN);
 		order();
-		assert_int_not_equal(lien_order_finish(&control, 0), 0);
+		assert_int_not_equal(finish_order(0), 0);
 		assert_non_null(item());
 		restore(2);
 	}
@@ -676,7 +690,7 @@ static void test_drop_fails(void **state)
 		saved(references);
 		w.fail[calls[i % 2]] = 99;
 		order();
-		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), CUDA_ERROR_UNKNOWN);
+		assert_int_equal(lien_order_drop(&control), CUDA_ERROR_UNKNOWN);
 		memset(w.fail, 0, sizeof(w.fail));
 		order();
 		assert_false(lien_handles_owed());
@@ -697,7 +711,7 @@ static void test_drop_and_undo_fail(void **state)
 	w.spare[UNMAP] = 1;
 	w.fail[UNMAP] = w.fail[MAP] = w.fail[RELEASE] = 99;
 	order();
-	assert_int_not_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
+	assert_int_not_equal(lien_order_drop(&control), 0);
 	assert_true(!w.mapped[0] && w.mapped[1]);
 	assert_int_equal(w.references[1], shared ? 3 : 2);
 	restore(2);
@@ -709,18 +723,18 @@ static void test_worthless(void **state)
 	(void)state;
 	for (unsigned times = 0; times < 3; times++) {
 		saved_as(1, LIEN_WIRE_WORTHLESS);
-		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
+		assert_int_equal(lien_order_drop(&control), 0);
 		order();
 		assert_int_equal(lien_order_create(&control), 0);
 		w.fail[SYNC] = times;
 		order();
 		if (times == 2) { /* for good: the next restore clears it */
-			assert_int_equal(lien_order_finish(&control, 0), CUDA_ERROR_UNKNOWN);
+			assert_int_equal(finish_order(0), CUDA_ERROR_UNKNOWN);
 			order();
 			assert_int_equal(lien_order_create(&control), 0);
 			order();
 		}
-		assert_int_equal(lien_order_finish(&control, 0), 0);
+		assert_int_equal(finish_order(0), 0);
 		assert_null(item());
 		assert_int_equal(w.calls[COPY], 0);
 		assert_int_equal(w.calls[CREATE], 1);
@@ -747,7 +761,7 @@ static void test_damage_on_device(void **state)
 	assert_int_equal(lien_order_create(&control), 0);
 	w.flip = 1;
 	order();
-	expect_damage(lien_order_finish(&control, 0), "not restored as it was saved");
+	expect_damage(finish_order(0), "not restored as it was saved");
 	assert_int_equal(item()->state, LIEN_ITEM_EMPTY);
 	assert_true(control.arena.used >= BYTES);
 	restore(2);
@@ -766,7 +780,7 @@ static void test_damage_and_failure(void **state)
 	assert_int_equal(lien_order_create(&control), 0);
 	w.fail[SYNC] = w.flip = 1;
 	order();
-	expect_damage(lien_order_finish(&control, 0), "not restored as it was saved");
+	expect_damage(finish_order(0), "not restored as it was saved");
 	restore(1);
 }
 
@@ -782,7 +796,7 @@ static void test_damage_in_arena(void **state)
 	expect_damage(lien_order_create(&control), "host memory was changed");
 	assert_int_equal(w.calls[CREATE], 0);
 	order();
-	assert_int_equal(lien_order_finish(&control, 0), -EBUSY);
+	assert_int_equal(finish_order(0), -EBUSY);
 	assert_false(held());
 	*(char *)lien_arena_at(&control.arena, item()->arena + 77, &length) ^= 4;
 	restore(1);
@@ -798,7 +812,7 @@ static void test_copies_under_way(void **state)
 	lien_devices_close(&control); /* as other orders do */
 	assert_true(control.devices[0].open);
 	order();
-	assert_int_equal(lien_order_finish(&control, 0), 0);
+	assert_int_equal(finish_order(0), 0);
 	check_back(1);
 	assert_false(control.devices[0].open);
 }
@@ -809,17 +823,17 @@ static void test_room(void **state)
 
 	(void)state;
 	saved(1);
-	assert_int_equal(lien_order_room(&control, rooms), 0);
+	assert_int_equal(rooms_of(&control, rooms), 0);
 	away(1);
-	assert_int_equal(lien_order_room(&control, rooms), 1);
+	assert_int_equal(rooms_of(&control, rooms), 1);
 	assert_int_equal(rooms[0].device, 0);
 	assert_int_equal(rooms[0].needed, BYTES);
 	assert_int_equal(rooms[0].free_bytes, 3 * BYTES);
 	control.generation = 2; /* an undo of another offload needs none of it */
-	assert_int_equal(lien_order_room(&control, rooms), 0);
+	assert_int_equal(rooms_of(&control, rooms), 0);
 	control.generation = 0;
 	restore(1);
-	assert_int_equal(lien_order_room(&control, rooms), 0);
+	assert_int_equal(rooms_of(&control, rooms), 0);
 }
 
 /* As the application would: its memory is given back, and other memory lies at its address. */
@@ -838,7 +852,7 @@ static void check_export(unsigned handle)
 	int fd = -1;
 
 	order();
-	assert_int_equal(lien_order_export(&control, item(), &fd), 0);
+	assert_int_equal(export_item(&control, item(), &fd), 0);
 	assert_int_equal(fd, handle);
 }
 
@@ -856,7 +870,7 @@ static void test_shared_is_held(void **state)
 		assert_int_equal(w.references[1], 0);
 
 		saved_as(references, LIEN_WIRE_SHARED);
-		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
+		assert_int_equal(lien_order_drop(&control), 0);
 		assert_false(held());
 		assert_int_equal(lien_order_create(&control), 0);
 		assert_int_equal(w.references[2], references + 1);
@@ -865,7 +879,7 @@ static void test_shared_is_held(void **state)
 		check_export(2);
 		order();
 		w.to = NULL; /* the copy went where the memory was */
-		assert_int_equal(lien_order_finish(&control, 0), 0);
+		assert_int_equal(finish_order(0), 0);
 		assert_int_equal(w.references[2], 0);
 		assert_null(item());
 	}
@@ -887,10 +901,10 @@ static void test_lent(void **state)
 		check_export(1);
 		w.references[1] += 5 - references; /* and counts as it likes */
 		order();
-		assert_int_equal(lien_order_finish(&control, LIEN_WIRE_KEEP), 0);
+		assert_int_equal(finish_order(LIEN_WIRE_KEEP), 0);
 		check_export(1);
 		order();
-		assert_int_equal(lien_order_finish(&control, 0), 0);
+		assert_int_equal(finish_order(0), 0);
 		assert_null(item());
 		assert_int_equal(w.references[1], 5);
 		assert_int_equal(w.memory[1][5], 0xcc);
@@ -904,11 +918,11 @@ static void test_kept(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		saved_as(1, i ? LIEN_WIRE_SHARED : 0);
-		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
+		assert_int_equal(lien_order_drop(&control), 0);
 		order();
 		assert_int_equal(lien_order_create(&control), 0);
 		order();
-		assert_int_equal(lien_order_finish(&control, LIEN_WIRE_KEEP), 0);
+		assert_int_equal(finish_order(LIEN_WIRE_KEEP), 0);
 		check_back(1);
 		if (!i) {
 			assert_null(item());
@@ -919,7 +933,7 @@ static void test_kept(void **state)
 		free_and_use_again(1);
 		check_export(2);
 		order();
-		assert_int_equal(lien_order_finish(&control, 0), 0);
+		assert_int_equal(finish_order(0), 0);
 		assert_int_equal(w.references[2], 0);
 	}
 }
@@ -934,7 +948,7 @@ static void test_kept_and_empty(void **state)
 	assert_int_equal(lien_order_create(&control), 0);
 	w.fail[SYNC] = 99;
 	order();
-	assert_int_equal(lien_order_finish(&control, LIEN_WIRE_KEEP), CUDA_ERROR_UNKNOWN);
+	assert_int_equal(finish_order(LIEN_WIRE_KEEP), CUDA_ERROR_UNKNOWN);
 	assert_int_equal(item()->state, LIEN_ITEM_EMPTY);
 	assert_true(control.arena.used >= BYTES);
 	restore(2);
@@ -951,7 +965,7 @@ static void test_unshared_is_not_held(void **state)
 	saved(2);
 	assert_int_equal(w.references[1], 2);
 	order();
-	assert_int_equal(lien_order_export(&control, item(), &fd), -ENOENT);
+	assert_int_equal(export_item(&control, item(), &fd), -ENOENT);
 }
 
 /* An export that fails once is made again; for good: the next one succeeds. */
@@ -966,7 +980,7 @@ static void test_export_fails(void **state)
 	assert_int_equal(control.reply.text[0], 0);
 	w.fail[EXPORT] = 2;
 	order();
-	assert_int_equal(lien_order_export(&control, item(), &fd), CUDA_ERROR_UNKNOWN);
+	assert_int_equal(export_item(&control, item(), &fd), CUDA_ERROR_UNKNOWN);
 	check_export(1);
 }
 
@@ -1114,18 +1128,18 @@ static void test_not_chosen(void **state)
 		control.groups_count = 1;
 		control.chosen[0] = item()->wire.group + !chosen;
 		assert_int_equal(lien_order_chooses(&control, item()), chosen);
-		assert_int_equal(lien_order_finish(&control, 0), 0);
+		assert_int_equal(finish_order(0), 0);
 		control.flags = 0;
 		assert_int_equal(item() == NULL, chosen);
 	}
 	saved_as(0, 0);
 	order();
-	assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
+	assert_int_equal(lien_order_drop(&control), 0);
 	order();
 	control.flags = LIEN_WIRE_CHOSEN;
 	control.chosen[0] = 1;
 	assert_int_equal(lien_order_create(&control), 0);
-	assert_int_equal(lien_order_finish(&control, 0), 0);
+	assert_int_equal(finish_order(0), 0);
 	assert_int_equal(item()->state, LIEN_ITEM_AWAY);
 	/* groups and tags narrow each other down */
 	control.groups_count = 1;
@@ -1189,7 +1203,7 @@ static void test_binding_fails(void **state)
 		saved_as(2, shared);
 		w.fail[UNBIND] = i == 1 ? 1 : i == 2 ? 99 : 0;
 		order();
-		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED) != 0, i == 2);
+		assert_int_equal(lien_order_drop(&control) != 0, i == 2);
 		w.fail[UNBIND] = 0;
 		if (i == 2) {
 			check_back(2);
@@ -1221,7 +1235,7 @@ static void test_scratch_is_left(void **state)
 		if (item())
 			check_export(1);
 		order();
-		assert_int_equal(lien_order_finish(&control, 0), 0);
+		assert_int_equal(finish_order(0), 0);
 		check_back(2);
 	}
 	shape = WHOLE;
@@ -1231,16 +1245,20 @@ static void test_scratch_is_left(void **state)
 static void test_scratch_of_lost_import(void **state)
 {
 	const struct lien_wire_share lost = {.token = TOKEN};
+	static struct lien_order order_of_it;
 
 	(void)state;
 	shape = HANDLE_ONLY;
 	staged_as(1, 0);
 	item()->wire.flags = LIEN_WIRE_IMPORTED;
 	assert_int_equal(lien_order_save(&control), 0);
-	assert_int_equal(lien_order_drop(&control, LIEN_WIRE_IMPORTED), 0);
+	assert_int_equal(lien_order_unmap(&control), 0);
 	assert_true(w.reserved && !held());
 	order();
-	lien_order_give_up(&control, &lost, 1);
+	memcpy(order_of_it.bytes + sizeof(order_of_it.header), &lost, sizeof(lost));
+	order_of_it.body = sizeof(lost);
+	control.order = &order_of_it;
+	assert_int_equal(lien_order_finish(&control), 0);
 	assert_null(item());
 	assert_false(w.reserved);
 	lien_devices_close(&control);

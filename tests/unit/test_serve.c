@@ -336,7 +336,7 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout)
 
 static void take_replies(int fd)
 {
-	static struct message message;
+	static struct lien_order message;
 	unsigned i;
 
 	memset(&told, 0, sizeof(told));
