@@ -382,7 +382,8 @@ static void scan_all(struct scan *scan)
 		close(scan->pagemap);
 }
 
-void lien_cached_prepare(void)
+/* Waits for a thread that loads a library. */
+static void prepare(void)
 {
 	const struct lien_interposed *interposed;
 	void *first, *given, *real;
@@ -413,6 +414,7 @@ int lien_cached_replace(char *why, size_t size)
 	struct scan scan;
 	unsigned tries = 0;
 
+	prepare();
 	dl_iterate_phdr(count_loaded, &loaded);
 	if (loaded && loaded == scanned)
 		return 0;

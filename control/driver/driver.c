@@ -23,7 +23,7 @@ static const struct {
 	int optional;
 } functions[] = {
 #define FUNCTION_ROW(name) {#name, offsetof(struct lien_driver, name), 0},
-	LIEN_DRIVER_FUNCTIONS(FUNCTION_ROW)
+	LIEN_DRIVER_NEEDED(FUNCTION_ROW)
 #undef FUNCTION_ROW
 #define FUNCTION_ROW(name) {#name, offsetof(struct lien_driver, name), 1},
 		LIEN_DRIVER_OPTIONAL(FUNCTION_ROW)

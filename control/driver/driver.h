@@ -11,156 +11,147 @@
 
 #include <lien/cuda_abi.h>
 
-#define LIEN_DRIVER_FUNCTIONS(X)                                                                   \
-	X(cuGetErrorName)                                                                          \
-	X(cuDeviceGet)                                                                             \
-	X(cuDeviceGetCount)                                                                        \
-	X(cuDevicePrimaryCtxGetState)                                                              \
-	X(cuDevicePrimaryCtxRetain)                                                                \
-	X(cuDevicePrimaryCtxRelease_v2)                                                            \
-	X(cuCtxSetCurrent)                                                                         \
-	X(cuCtxSynchronize)                                                                        \
-	X(cuThreadExchangeStreamCaptureMode)                                                       \
-	X(cuStreamCreate)                                                                          \
-	X(cuStreamDestroy_v2)                                                                      \
-	X(cuStreamSynchronize)                                                                     \
-	X(cuMemHostRegister_v2)                                                                    \
-	X(cuMemHostUnregister)                                                                     \
-	X(cuMemcpyHtoDAsync_v2)                                                                    \
-	X(cuMemcpyDtoHAsync_v2)                                                                    \
-	X(cuMemGetInfo_v2)                                                                         \
-	X(cuMemGetAddressRange_v2)                                                                 \
-	X(cuPointerGetAttribute)                                                                   \
-	X(cuMemGetAccess)                                                                          \
-	X(cuMemGetAllocationPropertiesFromHandle)                                                  \
-	X(cuMemCreate)                                                                             \
-	X(cuMemRelease)                                                                            \
-	X(cuMemRetainAllocationHandle)                                                             \
-	X(cuMemAddressReserve)                                                                     \
-	X(cuMemAddressFree)                                                                        \
-	X(cuMemMap)                                                                                \
-	X(cuMemUnmap)                                                                              \
-	X(cuMemSetAccess)                                                                          \
-	X(cuMemExportToShareableHandle)                                                            \
+/*
+ * The driver's functions that this library calls, each once. OPTIONAL: missing from some drivers
+ * that lien works with, and NULL there. HANDLES: all functions of cuda.h that take or return a
+ * handle, which are replaced by ours (translate.h); tests/unit/test_cuda_handles.c compares the
+ * list with cuda.h.
+ *
+ * PTDS and PTSZ: there is one of the same name for per-thread default streams.
+ */
+/* clang-format off */
+#define LIEN_PTDS(X, name) X(name) X(name##_ptds)
+#define LIEN_PTSZ(X, name) X(name) X(name##_ptsz)
+
+#define LIEN_NEEDED_HANDLES(X) \
+	X(cuMemGetAllocationPropertiesFromHandle) \
+	X(cuMemCreate) \
+	X(cuMemRelease) \
+	X(cuMemRetainAllocationHandle) \
+	X(cuMemMap) \
+	X(cuMemExportToShareableHandle) \
 	X(cuMemImportFromShareableHandle)
 
-/* Copies and sets but for those two above, of which the older drivers lack some. */
-#define LIEN_DRIVER_COPIES(X)                                                                      \
-	X(cuMemcpyHtoD_v2)                                                                         \
-	X(cuMemcpyHtoD_v2_ptds)                                                                    \
-	X(cuMemcpyHtoDAsync_v2_ptsz)                                                               \
-	X(cuMemcpyDtoH_v2)                                                                         \
-	X(cuMemcpyDtoH_v2_ptds)                                                                    \
-	X(cuMemcpyDtoHAsync_v2_ptsz)                                                               \
-	X(cuMemcpyDtoD_v2)                                                                         \
-	X(cuMemcpyDtoD_v2_ptds)                                                                    \
-	X(cuMemcpyDtoDAsync_v2)                                                                    \
-	X(cuMemcpyDtoDAsync_v2_ptsz)                                                               \
-	X(cuMemcpy)                                                                                \
-	X(cuMemcpy_ptds)                                                                           \
-	X(cuMemcpyAsync)                                                                           \
-	X(cuMemcpyAsync_ptsz)                                                                      \
-	X(cuMemcpyPeer)                                                                            \
-	X(cuMemcpyPeer_ptds)                                                                       \
-	X(cuMemcpyPeerAsync)                                                                       \
-	X(cuMemcpyPeerAsync_ptsz)                                                                  \
-	X(cuMemcpy2D_v2)                                                                           \
-	X(cuMemcpy2D_v2_ptds)                                                                      \
-	X(cuMemcpy2DAsync_v2)                                                                      \
-	X(cuMemcpy2DAsync_v2_ptsz)                                                                 \
-	X(cuMemcpy2DUnaligned_v2)                                                                  \
-	X(cuMemcpy2DUnaligned_v2_ptds)                                                             \
-	X(cuMemcpy3D_v2)                                                                           \
-	X(cuMemcpy3D_v2_ptds)                                                                      \
-	X(cuMemcpy3DAsync_v2)                                                                      \
-	X(cuMemcpy3DAsync_v2_ptsz)                                                                 \
-	X(cuMemcpy3DPeer)                                                                          \
-	X(cuMemcpy3DPeer_ptds)                                                                     \
-	X(cuMemcpy3DPeerAsync)                                                                     \
-	X(cuMemcpy3DPeerAsync_ptsz)                                                                \
-	X(cuMemsetD8_v2)                                                                           \
-	X(cuMemsetD8_v2_ptds)                                                                      \
-	X(cuMemsetD2D8_v2)                                                                         \
-	X(cuMemsetD2D8_v2_ptds)                                                                    \
-	X(cuMemsetD16_v2)                                                                          \
-	X(cuMemsetD16_v2_ptds)                                                                     \
-	X(cuMemsetD2D16_v2)                                                                        \
-	X(cuMemsetD2D16_v2_ptds)                                                                   \
-	X(cuMemsetD32_v2)                                                                          \
-	X(cuMemsetD32_v2_ptds)                                                                     \
-	X(cuMemsetD2D32_v2)                                                                        \
-	X(cuMemsetD2D32_v2_ptds)
+#define LIEN_OPTIONAL_HANDLES(X) \
+	LIEN_PTSZ(X, cuMemMapArrayAsync) \
+	X(cuMulticastCreate) \
+	X(cuMulticastAddDevice) \
+	X(cuMulticastBindMem) \
+	X(cuMulticastBindMem_v2) \
+	X(cuMulticastBindAddr) \
+	X(cuMulticastBindAddr_v2) \
+	X(cuMulticastUnbind)
 
-/* Missing from some drivers that lien works with, and NULL there. */
-#define LIEN_DRIVER_OPTIONAL(X)                                                                    \
-	X(cuGetProcAddress)                                                                        \
-	X(cuGetProcAddress_v2)                                                                     \
-	X(cuMemMapArrayAsync)                                                                      \
-	X(cuMemMapArrayAsync_ptsz)                                                                 \
-	X(cuMulticastCreate)                                                                       \
-	X(cuMulticastAddDevice)                                                                    \
-	X(cuMulticastBindMem)                                                                      \
-	X(cuMulticastBindMem_v2)                                                                   \
-	X(cuMulticastBindAddr)                                                                     \
-	X(cuMulticastBindAddr_v2)                                                                  \
-	X(cuMulticastUnbind)                                                                       \
-	X(cuDeviceGetUuid_v2)                                                                      \
-	X(cuDeviceGetAttribute)                                                                    \
-	X(cuMemsetD8Async)                                                                         \
-	X(cuDevicePrimaryCtxReset_v2)                                                              \
-	X(cuDevicePrimaryCtxRelease)                                                               \
-	X(cuDevicePrimaryCtxReset)                                                                 \
-	X(cuCtxDestroy)                                                                            \
-	X(cuCtxDestroy_v2)                                                                         \
-	X(cuIpcOpenMemHandle)                                                                      \
-	X(cuCtxGetCurrent)                                                                         \
-	X(cuCtxGetDevice)                                                                          \
-	X(cuCtxPushCurrent_v2)                                                                     \
-	X(cuCtxPopCurrent_v2)                                                                      \
-	X(cuCtxCreate_v2)                                                                          \
-	X(cuCtxCreate_v3)                                                                          \
-	X(cuCtxCreate_v4)                                                                          \
-	X(cuDeviceCanAccessPeer)                                                                   \
-	X(cuMemGetAllocationGranularity)                                                           \
-	X(cuMemAlloc_v2)                                                                           \
-	X(cuMemAllocPitch_v2)                                                                      \
-	X(cuMemFree_v2)                                                                            \
-	X(cuPointerGetAttributes)                                                                  \
-	X(cuPointerSetAttribute)                                                                   \
-	X(cuMemHostGetFlags)                                                                       \
-	X(cuMemHostGetDevicePointer_v2)                                                            \
-	X(cuMemAllocAsync)                                                                         \
-	X(cuMemAllocAsync_ptsz)                                                                    \
-	X(cuMemAllocFromPoolAsync)                                                                 \
-	X(cuMemAllocFromPoolAsync_ptsz)                                                            \
-	X(cuMemFreeAsync)                                                                          \
-	X(cuMemFreeAsync_ptsz)                                                                     \
-	X(cuDeviceGetDefaultMemPool)                                                               \
-	X(cuDeviceGetMemPool)                                                                      \
-	X(cuMemPoolGetAttribute)                                                                   \
-	X(cuMemPoolSetAttribute)                                                                   \
-	X(cuMemPoolGetAccess)                                                                      \
-	X(cuMemPoolSetAccess)                                                                      \
-	X(cuMemPoolTrimTo)                                                                         \
-	X(cuStreamGetCtx)                                                                          \
-	X(cuStreamGetId)                                                                           \
-	X(cuStreamIsCapturing)                                                                     \
-	X(cuStreamSynchronize_ptsz)                                                                \
-	X(cuStreamWaitEvent)                                                                       \
-	X(cuEventCreate)                                                                           \
-	X(cuEventRecord)                                                                           \
-	X(cuEventQuery)                                                                            \
-	X(cuEventSynchronize)                                                                      \
-	X(cuEventDestroy_v2)                                                                       \
-	X(cuCtxSynchronize_v2)                                                                     \
-	X(cuIpcGetMemHandle)                                                                       \
-	X(cuIpcOpenMemHandle_v2)                                                                   \
-	X(cuIpcCloseMemHandle)                                                                     \
-	LIEN_DRIVER_COPIES(X)
+#define LIEN_INTERPOSED_HANDLES(X) LIEN_NEEDED_HANDLES(X) LIEN_OPTIONAL_HANDLES(X)
+
+#define LIEN_DRIVER_NEEDED(X) \
+	LIEN_NEEDED_HANDLES(X) \
+	X(cuGetErrorName) \
+	X(cuDeviceGet) \
+	X(cuDeviceGetCount) \
+	X(cuDevicePrimaryCtxGetState) \
+	X(cuCtxSetCurrent) \
+	X(cuThreadExchangeStreamCaptureMode) \
+	X(cuStreamCreate) \
+	X(cuStreamDestroy_v2) \
+	X(cuMemHostRegister_v2) \
+	X(cuMemHostUnregister) \
+	X(cuMemGetAccess) \
+	X(cuMemAddressReserve) \
+	X(cuMemAddressFree) \
+	X(cuMemUnmap) \
+	X(cuMemSetAccess) \
+	X(cuDevicePrimaryCtxRetain) \
+	X(cuDevicePrimaryCtxRelease_v2) \
+	X(cuCtxSynchronize) \
+	X(cuStreamSynchronize) \
+	X(cuMemcpyHtoDAsync_v2) \
+	X(cuMemcpyDtoHAsync_v2) \
+	X(cuMemGetInfo_v2) \
+	X(cuMemGetAddressRange_v2) \
+	X(cuPointerGetAttribute)
+
+#define LIEN_DRIVER_OPTIONAL(X) \
+	LIEN_OPTIONAL_HANDLES(X) \
+	X(cuGetProcAddress) \
+	X(cuGetProcAddress_v2) \
+	X(cuDeviceGetUuid_v2) \
+	X(cuDeviceGetAttribute) \
+	X(cuMemsetD8Async) \
+	X(cuCtxGetCurrent) \
+	X(cuCtxGetDevice) \
+	X(cuCtxPushCurrent_v2) \
+	X(cuCtxPopCurrent_v2) \
+	X(cuDeviceCanAccessPeer) \
+	X(cuMemGetAllocationGranularity) \
+	X(cuDeviceGetDefaultMemPool) \
+	X(cuDeviceGetMemPool) \
+	X(cuMemPoolGetAccess) \
+	X(cuStreamGetCtx) \
+	X(cuStreamGetId) \
+	X(cuStreamIsCapturing) \
+	X(cuStreamWaitEvent) \
+	X(cuEventCreate) \
+	X(cuEventRecord) \
+	X(cuEventQuery) \
+	X(cuEventDestroy_v2) \
+	X(cuDevicePrimaryCtxReset_v2) \
+	X(cuDevicePrimaryCtxRelease) \
+	X(cuDevicePrimaryCtxReset) \
+	X(cuCtxDestroy) \
+	X(cuCtxDestroy_v2) \
+	X(cuIpcOpenMemHandle) \
+	X(cuCtxCreate_v2) \
+	X(cuCtxCreate_v3) \
+	X(cuCtxCreate_v4) \
+	X(cuMemAlloc_v2) \
+	X(cuMemAllocPitch_v2) \
+	X(cuMemFree_v2) \
+	X(cuPointerGetAttributes) \
+	X(cuPointerSetAttribute) \
+	X(cuMemHostGetFlags) \
+	X(cuMemHostGetDevicePointer_v2) \
+	LIEN_PTSZ(X, cuMemAllocAsync) \
+	LIEN_PTSZ(X, cuMemAllocFromPoolAsync) \
+	LIEN_PTSZ(X, cuMemFreeAsync) \
+	X(cuMemPoolGetAttribute) \
+	X(cuMemPoolSetAttribute) \
+	X(cuMemPoolSetAccess) \
+	X(cuMemPoolTrimTo) \
+	X(cuStreamSynchronize_ptsz) \
+	X(cuEventSynchronize) \
+	X(cuCtxSynchronize_v2) \
+	X(cuIpcGetMemHandle) \
+	X(cuIpcOpenMemHandle_v2) \
+	X(cuIpcCloseMemHandle) \
+	LIEN_PTDS(X, cuMemcpyHtoD_v2) \
+	X(cuMemcpyHtoDAsync_v2_ptsz) \
+	LIEN_PTDS(X, cuMemcpyDtoH_v2) \
+	X(cuMemcpyDtoHAsync_v2_ptsz) \
+	LIEN_PTDS(X, cuMemcpyDtoD_v2) \
+	LIEN_PTSZ(X, cuMemcpyDtoDAsync_v2) \
+	LIEN_PTDS(X, cuMemcpy) \
+	LIEN_PTSZ(X, cuMemcpyAsync) \
+	LIEN_PTDS(X, cuMemcpyPeer) \
+	LIEN_PTSZ(X, cuMemcpyPeerAsync) \
+	LIEN_PTDS(X, cuMemcpy2D_v2) \
+	LIEN_PTSZ(X, cuMemcpy2DAsync_v2) \
+	LIEN_PTDS(X, cuMemcpy2DUnaligned_v2) \
+	LIEN_PTDS(X, cuMemcpy3D_v2) \
+	LIEN_PTSZ(X, cuMemcpy3DAsync_v2) \
+	LIEN_PTDS(X, cuMemcpy3DPeer) \
+	LIEN_PTSZ(X, cuMemcpy3DPeerAsync) \
+	LIEN_PTDS(X, cuMemsetD8_v2) \
+	LIEN_PTDS(X, cuMemsetD2D8_v2) \
+	LIEN_PTDS(X, cuMemsetD16_v2) \
+	LIEN_PTDS(X, cuMemsetD2D16_v2) \
+	LIEN_PTDS(X, cuMemsetD32_v2) \
+	LIEN_PTDS(X, cuMemsetD2D32_v2)
+/* clang-format on */
 
 struct lien_driver {
 #define LIEN_DRIVER_MEMBER(name) __typeof__(name) *name;
-	LIEN_DRIVER_FUNCTIONS(LIEN_DRIVER_MEMBER)
+	LIEN_DRIVER_NEEDED(LIEN_DRIVER_MEMBER)
 	LIEN_DRIVER_OPTIONAL(LIEN_DRIVER_MEMBER)
 #undef LIEN_DRIVER_MEMBER
 };

@@ -28,26 +28,6 @@
 
 #include "control/driver/driver.h"
 
-/* All functions of cuda.h that take or return a handle (translate.h);
- * tests/unit/test_cuda_handles.c compares the list with cuda.h. */
-#define LIEN_INTERPOSED_HANDLES(X)                                                                 \
-	X(cuMemCreate)                                                                             \
-	X(cuMemRelease)                                                                            \
-	X(cuMemRetainAllocationHandle)                                                             \
-	X(cuMemMap)                                                                                \
-	X(cuMemMapArrayAsync)                                                                      \
-	X(cuMemMapArrayAsync_ptsz)                                                                 \
-	X(cuMemExportToShareableHandle)                                                            \
-	X(cuMemImportFromShareableHandle)                                                          \
-	X(cuMemGetAllocationPropertiesFromHandle)                                                  \
-	X(cuMulticastCreate)                                                                       \
-	X(cuMulticastAddDevice)                                                                    \
-	X(cuMulticastBindMem)                                                                      \
-	X(cuMulticastBindMem_v2)                                                                   \
-	X(cuMulticastBindAddr)                                                                     \
-	X(cuMulticastBindAddr_v2)                                                                  \
-	X(cuMulticastUnbind)
-
 /*
  * Functions that the process's NCCL may lack, and that this library has (control/nccl/nccl.c). The
  * application gets them

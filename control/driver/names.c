@@ -187,36 +187,23 @@ int lien_names_park(const struct lien_wire_handle *reals, unsigned count, uint64
 	return err;
 }
 
-/* Makes a name stand for that handle again. */
-static void revive(struct name *name, uint64_t real)
-{
-	if (name->name == real && is_only(name) && !find_target(0, real))
-		forget(name); /* it equals its handle again */
-	else
-		retarget(name, 0, real);
-}
-
-void lien_names_unpark(uint64_t token)
-{
-	struct name *name;
-
-	pthread_mutex_lock(&lock);
-	while ((name = find_target(1, token)))
-		revive(name, name->was);
-	pthread_mutex_unlock(&lock);
-}
-
 void lien_names_revive(uint64_t token, uint64_t real)
 {
 	struct name *name;
+	uint64_t handle;
 
 	pthread_mutex_lock(&lock);
-	while ((name = find_target(1, token)))
-		revive(name, real);
+	while ((name = find_target(1, token))) {
+		handle = real ? real : name->was;
+		if (name->name == handle && is_only(name) && !find_target(0, handle))
+			forget(name); /* it equals its handle again */
+		else
+			retarget(name, 0, handle);
+	}
 	pthread_mutex_unlock(&lock);
 }
 
-static uint64_t real_of(uint64_t value, int spent_too)
+uint64_t lien_names_real(uint64_t value, int releasing)
 {
 	struct name *name;
 
@@ -224,20 +211,10 @@ static uint64_t real_of(uint64_t value, int spent_too)
 		return value;
 	pthread_mutex_lock(&lock);
 	name = find(value);
-	if (name && (name->references || spent_too))
+	if (name && (name->references || releasing))
 		value = name->parked ? 0 : name->target; /* the driver refuses 0 */
 	pthread_mutex_unlock(&lock);
 	return value;
-}
-
-uint64_t lien_names_real(uint64_t value)
-{
-	return real_of(value, 0);
-}
-
-uint64_t lien_names_real_to_release(uint64_t value)
-{
-	return real_of(value, 1);
 }
 
 /* Returns a value that means nothing else; 0: out of memory. */

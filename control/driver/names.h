@@ -25,15 +25,12 @@
  * a name. Returns 0; -EEXIST: that value is a name of something else; -ENOMEM. On failure no name
  * means anything else than before. */
 int lien_names_park(const struct lien_wire_handle *reals, unsigned count, uint64_t token);
-/* Undoes that: the allocation did not go. */
-void lien_names_unpark(uint64_t token);
-/* Records that the allocation is back, with one handle for all. */
+/* Records that the allocation is back, with one handle for all; 0: it did not go. */
 void lien_names_revive(uint64_t token, uint64_t real);
 
-/* Returns the driver's handle for one that the application passes; 0 while its memory is away. */
-uint64_t lien_names_real(uint64_t name);
-/* Same, for a release. */
-uint64_t lien_names_real_to_release(uint64_t name);
+/* Returns the driver's handle for one that the application passes, maybe to release it; 0 while its
+ * memory is away. */
+uint64_t lien_names_real(uint64_t name, int releasing);
 /* Returns the value to give the application for a handle that the driver has just made, or for one
  * that the application already had. 0: out of memory, and the handle's value means something
  * else. */

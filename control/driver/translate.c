@@ -100,31 +100,7 @@ static void wait_quietly(void)
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* Looks up the driver's handles for the names. Returns whether each has one. */
-static int look_up(const uint64_t *names, uint64_t *handles, unsigned n, int frees)
-{
-	unsigned i;
-	int all = 1;
-
-	for (i = 0; i < n; i++) {
-		handles[i] =
-			frees ? lien_names_real_to_release(names[i]) : lien_names_real(names[i]);
-		all &= handles[i] != 0;
-	}
-	return all;
-}
-
-static int is_away(const uint64_t *names, const uint64_t *handles, unsigned n)
-{
-	unsigned i;
-
-	for (i = 0; i < n; i++)
-		if (names[i] && !handles[i])
-			return 1;
-	return 0;
-}
-
-/* What the thread waits for. */
+/* What the thread waits for: the driver's handles of these names. */
 struct question {
 	const uint64_t *names;
 	uint64_t *handles;
@@ -134,30 +110,44 @@ struct question {
 
 static __thread __attribute__((tls_model("initial-exec"))) const struct question *asking;
 
+/* Looks up the handles. Returns whether the memory of one is away; *known: each has one. */
+static int look_up(const struct question *question, int *known)
+{
+	uint64_t name, handle;
+	int away = 0;
+	unsigned i;
+
+	*known = 1;
+	for (i = 0; i < question->n; i++) {
+		name = question->names[i];
+		handle = question->handles[i] = lien_names_real(name, question->frees);
+		*known &= handle != 0;
+		away |= name && !handle;
+	}
+	return away;
+}
+
 /* After a transaction the gate may stay shut for other memory. */
 static int needless(void)
 {
-	const struct question *question = asking;
+	int known;
 
-	if (!question || __atomic_load_n(&hold_all, __ATOMIC_SEQ_CST) ||
-		__atomic_load_n(&closed, __ATOMIC_SEQ_CST))
-		return 0;
-	look_up(question->names, question->handles, question->n, question->frees);
-	return !is_away(question->names, question->handles, question->n);
+	return asking && !__atomic_load_n(&hold_all, __ATOMIC_SEQ_CST) &&
+	       !__atomic_load_n(&closed, __ATOMIC_SEQ_CST) && !look_up(asking, &known);
 }
 
 /* Looks up the driver's handles for the names. They stay valid until leave(). */
 static void enter_all(const uint64_t *names, uint64_t *handles, unsigned n, int frees)
 {
 	const struct question question = {names, handles, n, frees};
-	int asked = 0, known;
+	int asked = 0, known, away;
 
 	lien_gate_needless = needless;
 	for (;;) {
 		__atomic_fetch_add(&inside, 1, __ATOMIC_SEQ_CST);
-		known = look_up(names, handles, n, frees);
-		if (!lien_gate_is_shut() || (!__atomic_load_n(&hold_all, __ATOMIC_SEQ_CST) &&
-						    !is_away(names, handles, n)))
+		away = look_up(&question, &known);
+		if (!lien_gate_is_shut() ||
+			(!__atomic_load_n(&hold_all, __ATOMIC_SEQ_CST) && !away))
 			return;
 		/* The agent let this thread in, because others wait for it. */
 		if (asked && known && !__atomic_load_n(&closed, __ATOMIC_SEQ_CST))
@@ -310,7 +300,8 @@ LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindMem_v2(
 LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindAddr(CUmemGenericAllocationHandle multicast,
 	size_t offset, CUdeviceptr memory, size_t size, unsigned long long flags)
 {
-	return REAL(cuMulticastBindAddr)(lien_names_real(multicast), offset, memory, size, flags);
+	return REAL(cuMulticastBindAddr)(
+		lien_names_real(multicast, 0), offset, memory, size, flags);
 }
 
 LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindAddr_v2(
@@ -318,7 +309,7 @@ LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindAddr_v2(
 	size_t size, unsigned long long flags)
 {
 	return REAL(cuMulticastBindAddr_v2)(
-		lien_names_real(multicast), device, offset, memory, size, flags);
+		lien_names_real(multicast, 0), device, offset, memory, size, flags);
 }
 
 LIEN_TRANSLATED CUresult lien_translate_cuMulticastUnbind(
@@ -360,7 +351,7 @@ static CUarrayMapInfo *enter_list(const CUarrayMapInfo *list, unsigned int count
 	return copy;
 }
 
-LIEN_TRANSLATED CUresult lien_translate_cuMemMapArrayAsync(
+LIEN_TRANSLATED static CUresult map_arrays(__typeof__(cuMemMapArrayAsync) *real,
 	CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
 	CUarrayMapInfo *copy = enter_list(list, list ? count : 0);
@@ -368,22 +359,21 @@ LIEN_TRANSLATED CUresult lien_translate_cuMemMapArrayAsync(
 
 	if (!copy)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = leave(REAL(cuMemMapArrayAsync)(list ? copy : NULL, count, stream));
+	result = leave(real(list ? copy : NULL, count, stream));
 	free(copy);
 	return result;
+}
+
+LIEN_TRANSLATED CUresult lien_translate_cuMemMapArrayAsync(
+	CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+	return map_arrays(REAL(cuMemMapArrayAsync), list, count, stream);
 }
 
 LIEN_TRANSLATED CUresult lien_translate_cuMemMapArrayAsync_ptsz(
 	CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
-	CUarrayMapInfo *copy = enter_list(list, list ? count : 0);
-	CUresult result;
-
-	if (!copy)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = leave(REAL(cuMemMapArrayAsync_ptsz)(list ? copy : NULL, count, stream));
-	free(copy);
-	return result;
+	return map_arrays(REAL(cuMemMapArrayAsync_ptsz), list, count, stream);
 }
 
 #define EXPORT(name) LIEN_EXPORT_AS(name, lien_translate_##name);

@@ -310,20 +310,13 @@ static int may_be_export(int folder, const char *name)
 /* Returns a device whose context may access it: the memory's own if that has one. */
 static int reach(struct lien_control *control, CUmemGenericAllocationHandle handle)
 {
-	struct lien_device *device;
 	CUmemAllocationProp prop;
-	int i;
 
 	memset(&prop, 0, sizeof(prop));
 	if (control->driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle) ||
 		prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return -1;
-	if (prop.location.id >= 0 && !lien_device_use(control, prop.location.id, &device))
-		return prop.location.id;
-	for (i = 0; i < LIEN_DEVICES_MAX; i++)
-		if (!lien_device_use(control, i, &device))
-			return i;
-	return -1;
+	return lien_device_near(control, prop.location.id);
 }
 
 /* Returns 0: it has another size, or cannot be read. */
@@ -333,18 +326,17 @@ static int read_mapped(struct lien_control *control, CUmemGenericAllocationHandl
 	const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal},
 		.flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
 	const struct lien_driver *driver = control->driver;
+	struct lien_scratch place = {.bytes = size};
 	CUdeviceptr va;
-	int read = 0;
+	int read;
 
 	if (driver->cuMemAddressReserve(&va, size, 0, 0, 0))
 		return 0;
-	if (!driver->cuMemMap(va, size, 0, handle, 0)) {
-		read = !driver->cuMemSetAccess(va, size, &access, 1) &&
-		       !transfer(control, ordinal, va, bytes, 0);
-		if (driver->cuMemUnmap(va, size) && driver->cuMemUnmap(va, size))
-			return 0; /* the address cannot be freed either */
-	}
-	driver->cuMemAddressFree(va, size);
+	place.va = va;
+	place.mapped = !driver->cuMemMap(va, size, 0, handle, 0);
+	read = place.mapped && !driver->cuMemSetAccess(va, size, &access, 1) &&
+	       !transfer(control, ordinal, va, bytes, 0);
+	lien_scratch_free(driver, place);
 	return read;
 }
 

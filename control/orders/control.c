@@ -68,12 +68,6 @@ int lien_control_fail(struct lien_control *control, int result, uint64_t where, 
 	return result;
 }
 
-void lien_control_forgive(struct lien_control *control)
-{
-	control->reply.text[0] = 0;
-	control->reply.arg = 0;
-}
-
 int lien_control_expired(struct lien_control *control)
 {
 	return lien_control_fail(
@@ -112,21 +106,17 @@ static void context_release(const struct lien_driver *driver, struct lien_device
 	device->held = 0;
 }
 
-static CUresult context_hold(
-	const struct lien_driver *driver, struct lien_device *device, int ordinal)
+CUresult lien_context_retain(
+	const struct lien_driver *driver, int ordinal, CUdevice *device, CUcontext *context)
 {
 	unsigned int flags;
 	CUresult result;
 	int active;
 
-	if ((result = driver->cuDeviceGet(&device->device, ordinal)) ||
-		(result = driver->cuDevicePrimaryCtxGetState(device->device, &flags, &active)))
+	if ((result = driver->cuDeviceGet(device, ordinal)) ||
+		(result = driver->cuDevicePrimaryCtxGetState(*device, &flags, &active)))
 		return result;
-	if (!active)
-		return -ENODEV;
-	result = driver->cuDevicePrimaryCtxRetain(&device->context, device->device);
-	device->held = !result;
-	return result;
+	return active ? driver->cuDevicePrimaryCtxRetain(context, *device) : (CUresult)-ENODEV;
 }
 
 /* Most orders work on thousands of items of one device. NULL: none. */
@@ -153,8 +143,10 @@ int lien_device_use(struct lien_control *control, int ordinal, struct lien_devic
 	*out = device;
 	if (device->open)
 		return make_current(control, device->context);
-	if (!device->held && (result = context_hold(driver, device, ordinal)))
+	if (!device->held &&
+		(result = lien_context_retain(driver, ordinal, &device->device, &device->context)))
 		return result;
+	device->held = 1;
 	if ((result = make_current(control, device->context)) ||
 		(result = driver->cuStreamCreate(&device->stream, CU_STREAM_NON_BLOCKING))) {
 		if (!lien_items_any(&control->items, LIEN_ITEMS_MISSING))
@@ -184,6 +176,19 @@ void lien_devices_close(struct lien_control *control)
 		if (device->held && !away)
 			context_release(driver, device);
 	}
+}
+
+int lien_device_near(struct lien_control *control, int ordinal)
+{
+	struct lien_device *device;
+	int i;
+
+	if (!lien_device_use(control, ordinal, &device))
+		return ordinal;
+	for (i = 0; i < LIEN_DEVICES_MAX; i++)
+		if (!lien_device_use(control, i, &device))
+			return i;
+	return -1;
 }
 
 int lien_devices_synchronize(struct lien_control *control)

@@ -42,7 +42,7 @@ struct lien_order {
 	size_t body; /* bytes after the header */
 	int fds[LIEN_WIRE_FDS_MAX];
 	unsigned fds_count;
-	int cut; /* there was no room for all its descriptors */
+	int cut;	 /* there was no room for all its descriptors */
 	uint32_t sender; /* its uid */
 };
 
@@ -189,8 +189,6 @@ int lien_control_reply(struct lien_control *control, const void *body, size_t si
 	unsigned fds_count);
 /* Records a failure in the reply and returns result. The first failure is kept. */
 int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what);
-/* Clears a recorded failure after a retry succeeded. */
-void lien_control_forgive(struct lien_control *control);
 /* The agent was silent for too long. */
 int lien_control_expired(struct lien_control *control);
 
@@ -202,6 +200,12 @@ int lien_order_means(const struct lien_control *control, const struct lien_item 
 /* These record no failure. Makes the device's primary context current and gives it a stream.
  * -ENODEV if the application has not made that context: the library never makes it. */
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out);
+/* Uses that device or, if the application has not made its context, any other. Returns which; -1:
+ * there is none. */
+int lien_device_near(struct lien_control *control, int ordinal);
+/* Retains a device's primary context, or returns -ENODEV as above. */
+CUresult lien_context_retain(
+	const struct lien_driver *driver, int ordinal, CUdevice *device, CUcontext *context);
 /* Waits for our streams. */
 int lien_devices_synchronize(struct lien_control *control);
 /* While memory is away, keeps the application from ending contexts into which it will be

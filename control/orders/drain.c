@@ -66,17 +66,10 @@ static CUresult drain_device(struct lien_drain *drain, int ordinal, int launches
 	const struct lien_driver *driver = drain->driver;
 	CUcontext context;
 	CUdevice device;
-	unsigned int flags;
-	CUresult result;
-	int active;
+	CUresult result = lien_context_retain(driver, ordinal, &device, &context);
 
-	if ((result = driver->cuDeviceGet(&device, ordinal)) ||
-		(result = driver->cuDevicePrimaryCtxGetState(device, &flags, &active)))
-		return result;
-	if (!active)
-		return CUDA_SUCCESS;
-	if ((result = driver->cuDevicePrimaryCtxRetain(&context, device)))
-		return result;
+	if (result)
+		return result == (CUresult)-ENODEV ? CUDA_SUCCESS : result;
 	if (!(result = driver->cuCtxSetCurrent(context)))
 		result = wait_for_context(driver, &drain->left[ordinal], launches);
 	driver->cuCtxSetCurrent(NULL);

@@ -446,15 +446,12 @@ int lien_order_prepare(struct lien_control *control)
 int lien_order_release(struct lien_control *control)
 {
 	uint64_t before = control->arena.bytes;
-	int result = before ? -ENODEV : 0, i;
-	struct lien_device *device;
+	int result;
 
 	/* Any context will do: the memory is registered for all of them. */
-	for (i = 0; result && i < LIEN_DEVICES_MAX; i++)
-		result = lien_device_use(control, i, &device);
-	if (result)
+	if (before && lien_device_near(control, 0) < 0)
 		return lien_control_fail(
-			control, result, 0, "no device has a primary context to unpin it in");
+			control, -ENODEV, 0, "no device has a primary context to unpin it in");
 	result = lien_arena_release(&control->arena, control->driver);
 	lien_devices_close(control);
 	if (result)

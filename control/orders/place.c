@@ -174,7 +174,7 @@ int lien_item_unmap(struct lien_control *control, struct lien_item *item)
 	else
 		result = unmap_places(control, item, handle);
 	if (result && result != -EUCLEAN) {
-		lien_names_unpark(item->wire.token);
+		lien_names_revive(item->wire.token, 0);
 		if (ours && !item->held)
 			lien_handle_release(driver, handle);
 		return result;
@@ -251,20 +251,6 @@ int lien_item_map(
  * mapped.
  */
 
-/* Chooses a device that can reach it: the memory's own if the application has its context. */
-static int choose_device(struct lien_control *control, const struct lien_wire_item *wire)
-{
-	struct lien_device *device;
-	int i;
-
-	if (wire->location_id >= 0 && !lien_device_use(control, wire->location_id, &device))
-		return wire->location_id;
-	for (i = 0; i < LIEN_DEVICES_MAX; i++)
-		if (!lien_device_use(control, i, &device))
-			return i;
-	return -1;
-}
-
 /* Maps the memory at `va`, with access for its place. */
 static CUresult map_scratch(struct lien_control *control, const struct lien_wire_item *wire,
 	CUdeviceptr va, CUmemGenericAllocationHandle handle)
@@ -287,7 +273,7 @@ static int map_with(
 	struct lien_control *control, struct lien_item *item, CUmemGenericAllocationHandle handle)
 {
 	struct lien_wire_item *wire = &item->wire;
-	int ordinal = choose_device(control, wire);
+	int ordinal = lien_device_near(control, wire->location_id);
 	CUdeviceptr va;
 	CUresult result;
 

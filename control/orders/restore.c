@@ -88,6 +88,17 @@ void lien_order_room(struct lien_control *control)
 	control->reply.flags = 0;
 }
 
+/* What a retry returned, after the first attempt has recorded a failure; `reported`: there was one
+ * before. */
+static int forgive(struct lien_control *control, int reported, int result)
+{
+	if (!result && !reported) {
+		control->reply.text[0] = '\0';
+		control->reply.arg = 0;
+	}
+	return result;
+}
+
 /* --- CREATE: makes memory again, and begins to copy it back ----------------------------------- */
 
 /* Grace period, granted once, for another job to give memory back. */
@@ -147,10 +158,7 @@ static int create_again(struct lien_control *control, struct lien_item *item, in
 		usleep(CREATE_AGAIN_US);
 		*waited = 1;
 	}
-	result = create_item(control, item);
-	if (!result && !reported)
-		lien_control_forgive(control);
-	return result;
+	return forgive(control, reported, create_item(control, item));
 }
 
 int lien_order_create(struct lien_control *control)
@@ -237,12 +245,7 @@ static int export_item(struct lien_control *control, struct lien_item *item, int
 {
 	int reported = control->reply.text[0], result = export_once(control, item, fd);
 
-	if (!result)
-		return 0;
-	result = export_once(control, item, fd);
-	if (!result && !reported)
-		lien_control_forgive(control);
-	return result;
+	return result ? forgive(control, reported, export_once(control, item, fd)) : 0;
 }
 
 /* One that cannot be exported does not stop the others. */
@@ -302,12 +305,7 @@ static int import_item(struct lien_control *control, uint64_t token, int fd)
 	if (!item || item->state != LIEN_ITEM_AWAY)
 		return 0; /* it was released before it was unmapped */
 	result = import_once(control, item, fd);
-	if (!result)
-		return 0;
-	result = import_once(control, item, fd);
-	if (!result && !reported)
-		lien_control_forgive(control);
-	return result;
+	return result ? forgive(control, reported, import_once(control, item, fd)) : 0;
 }
 
 int lien_order_import(struct lien_control *control)

@@ -14,7 +14,6 @@
 
 #include <lien/clock.h>
 #include <lien/pass_fds.h>
-#include "control/driver/cached.h"
 #include "control/driver/gate.h"
 #include "control/driver/thread.h"
 #include "control/memory/handles.h"
@@ -111,7 +110,6 @@ static int driver_ready(struct lien_control *control)
 		control->driver = lien_driver_find(&missing);
 		if (!control->driver)
 			return lien_control_fail(control, -ENOSYS, 0, missing);
-		lien_cached_prepare();
 	}
 	if (control->relaxed != tid) /* the thread may have changed */
 		control->driver->cuThreadExchangeStreamCaptureMode(&mode);

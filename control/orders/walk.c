@@ -45,10 +45,8 @@ static void contexts_close(struct walk *walk)
 static int contexts_open(struct walk *walk)
 {
 	const struct lien_driver *driver = walk->driver;
-	unsigned int flags;
-	CUcontext context;
-	CUdevice device;
-	int i, active, result = driver->cuDeviceGetCount(&walk->devices);
+	unsigned n;
+	int i, result = driver->cuDeviceGetCount(&walk->devices);
 
 	if (result == CUDA_ERROR_NOT_INITIALIZED) {
 		walk->empty = 1; /* libcuda is loaded but unused */
@@ -57,12 +55,9 @@ static int contexts_open(struct walk *walk)
 	if (result)
 		return lien_control_fail(walk->control, result, 0, "cuDeviceGetCount");
 	for (i = 0; i < walk->devices && i < LIEN_DEVICES_MAX; i++) {
-		if (driver->cuDeviceGet(&device, i) ||
-			driver->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active ||
-			driver->cuDevicePrimaryCtxRetain(&context, device))
-			continue;
-		walk->context[walk->contexts].device = device;
-		walk->context[walk->contexts++].context = context;
+		n = walk->contexts;
+		walk->contexts += !lien_context_retain(
+			driver, i, &walk->context[n].device, &walk->context[n].context);
 	}
 	if (!walk->contexts)
 		return 0;

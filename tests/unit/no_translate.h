@@ -30,10 +30,6 @@ int lien_genuine_range_of(const char *library, const char *name, struct lien_gen
 	return 0;
 }
 
-void lien_cached_prepare(void)
-{
-}
-
 int lien_cached_replace(char *why, size_t size)
 {
 	(void)why, (void)size;

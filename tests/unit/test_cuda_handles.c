@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Does the control library translate every function of the real cuda.h that takes or returns a
- * handle (control/driver/interpose.h)? Built only where that header is installed; the build runs it
+ * handle (control/driver/driver.h)? Built only where that header is installed; the build runs it
  * through the preprocessor, which leaves declarations of all versions.
  */
 #include <ctype.h>
@@ -153,7 +153,7 @@ static void test_all_are_translated(void **state)
 		known += found;
 		missing += !found;
 		if (!found)
-			print_error("%s passes a handle: control/driver/interpose.h lacks it\n",
+			print_error("%s passes a handle: control/driver/driver.h lacks it\n",
 				functions.name[i]);
 	}
 	assert_int_equal(missing, 0);

@@ -36,10 +36,10 @@ static void test_nothing_is_renamed(void **state)
 {
 	(void)state;
 	assert_int_equal(lien_names_made(7), 7);
-	assert_int_equal(lien_names_real(7), 7);
+	assert_int_equal(lien_names_real(7, 0), 7);
 	assert_int_equal(lien_names_retained(7), 7);
 	lien_names_released(7);
-	assert_int_equal(lien_names_real_to_release(7), 7);
+	assert_int_equal(lien_names_real(7, 1), 7);
 	assert_int_equal(lien_names_renamed(), 0);
 }
 
@@ -47,15 +47,15 @@ static void test_away_and_back(void **state)
 {
 	(void)state;
 	assert_int_equal(park(0x77, 99, 1), 0);
-	assert_int_equal(lien_names_real(0x77), 0);
-	assert_int_equal(lien_names_real_to_release(0x77), 0);
+	assert_int_equal(lien_names_real(0x77, 0), 0);
+	assert_int_equal(lien_names_real(0x77, 1), 0);
 	assert_int_equal(lien_names_renamed(), 1);
 	lien_names_revive(99, 0x99);
-	assert_int_equal(lien_names_real(0x77), 0x99);
+	assert_int_equal(lien_names_real(0x77, 0), 0x99);
 	assert_int_equal(lien_names_renamed(), 1);
 	assert_int_equal(lien_names_retained(0x99), 0x77);
 	lien_names_released(0x77);
-	assert_int_equal(lien_names_real(0x77), 0x99);
+	assert_int_equal(lien_names_real(0x77, 0), 0x99);
 	lien_names_released(0x77);
 	assert_int_equal(lien_names_renamed(), 0);
 }
@@ -67,7 +67,7 @@ static void test_back_with_the_same_value(void **state)
 	moved(0x77, 0x77, 99, 1);
 	assert_int_equal(lien_names_renamed(), 0);
 	assert_int_equal(lien_names_made(0x78), 0x78);
-	assert_int_equal(lien_names_real(0x77), 0x77);
+	assert_int_equal(lien_names_real(0x77, 0), 0x77);
 	assert_int_equal(lien_names_renamed(), 0);
 }
 
@@ -84,14 +84,14 @@ static void test_exchanged(void **state)
 {
 	(void)state;
 	exchange(1);
-	assert_int_equal(lien_names_real(1), 2);
-	assert_int_equal(lien_names_real(2), 1);
+	assert_int_equal(lien_names_real(1, 0), 2);
+	assert_int_equal(lien_names_real(2, 0), 1);
 	assert_int_equal(lien_names_retained(2), 1);
 	assert_int_equal(lien_names_retained(1), 2);
 	exchange(
 		2); /* and back: by their real handles, so each is parked under the other's token */
-	assert_int_equal(lien_names_real(1), 1);
-	assert_int_equal(lien_names_real(2), 2);
+	assert_int_equal(lien_names_real(1, 0), 1);
+	assert_int_equal(lien_names_real(2, 0), 2);
 	assert_int_equal(lien_names_renamed(), 0);
 }
 
@@ -101,14 +101,14 @@ static void test_released_too_often(void **state)
 	(void)state;
 	exchange(1);
 	lien_names_released(1);
-	assert_int_equal(lien_names_real_to_release(1), 2);
-	assert_int_equal(lien_names_real_to_release(2), 1);
+	assert_int_equal(lien_names_real(1, 1), 2);
+	assert_int_equal(lien_names_real(2, 1), 1);
 	assert_int_equal(lien_names_renamed(), 1);
 	/* Whoever had released it before the offload is no better. */
 	lien_names_clear();
 	exchange(0);
-	assert_int_equal(lien_names_real_to_release(1), 2);
-	assert_int_equal(lien_names_real_to_release(2), 1);
+	assert_int_equal(lien_names_real(1, 1), 2);
+	assert_int_equal(lien_names_real(2, 1), 1);
 	assert_int_equal(lien_names_renamed(), 0);
 	assert_int_equal(lien_names_retained(2), 1); /* as the driver would, asked by address */
 	assert_int_equal(lien_names_renamed(), 1);
@@ -120,20 +120,20 @@ static void test_spent(void **state)
 	(void)state;
 	moved(1, 2, 101, 1);
 	lien_names_released(1);
-	assert_int_equal(lien_names_real(1), 1);
+	assert_int_equal(lien_names_real(1, 0), 1);
 	assert_int_equal(lien_names_made(1), 1); /* the driver has given it out again */
-	assert_int_equal(lien_names_real_to_release(1), 1);
+	assert_int_equal(lien_names_real(1, 1), 1);
 	assert_int_equal(lien_names_renamed(), 0);
 	/* One whose memory goes away once more. */
 	lien_names_clear();
 	moved(1, 2, 101, 0);
 	assert_int_equal(park(2, 102, 0), 0);
-	assert_int_equal(lien_names_real_to_release(1), 0);
+	assert_int_equal(lien_names_real(1, 1), 0);
 	lien_names_revive(102, 3);
-	assert_int_equal(lien_names_real_to_release(1), 3);
+	assert_int_equal(lien_names_real(1, 1), 3);
 	/* Its memory has gone: the driver gives its handle out again. */
 	assert_int_equal(lien_names_made(3), 3);
-	assert_int_equal(lien_names_real_to_release(1), 1);
+	assert_int_equal(lien_names_real(1, 1), 1);
 }
 
 /* There is room for so many of them. */
@@ -142,8 +142,8 @@ static void test_many_are_spent(void **state)
 	(void)state;
 	for (uint64_t i = 1; i <= 40000; i++)
 		moved(i, 100000 + i, i, 0);
-	assert_int_equal(lien_names_real_to_release(40000), 140000);
-	assert_int_equal(lien_names_real_to_release(1), 1);
+	assert_int_equal(lien_names_real(40000, 1), 140000);
+	assert_int_equal(lien_names_real(1, 1), 1);
 	assert_int_equal(lien_names_renamed(), 0);
 }
 
@@ -156,14 +156,14 @@ static void test_new_handle_has_an_old_name(void **state)
 	moved(1, 2, 101, 1);
 	told = lien_names_made(1);
 	assert_true(told != 1 && told != 2);
-	assert_int_equal(lien_names_real(told), 1);
-	assert_int_equal(lien_names_real(1), 2);
+	assert_int_equal(lien_names_real(told, 0), 1);
+	assert_int_equal(lien_names_real(1, 0), 2);
 	assert_int_equal(lien_names_retained(1), told);
 	lien_names_released(told);
 	lien_names_released(told);
 	lien_names_released(1);
 	assert_int_equal(lien_names_renamed(), 0);
-	assert_int_equal(lien_names_real(told), told);
+	assert_int_equal(lien_names_real(told, 0), told);
 }
 
 /* The memory behind a name was given back by somebody whom we do not see. */
@@ -172,8 +172,8 @@ static void test_given_back_unseen(void **state)
 	(void)state;
 	moved(1, 2, 101, 1);
 	assert_int_equal(lien_names_made(2), 2);
-	assert_int_equal(lien_names_real(2), 2);
-	assert_int_equal(lien_names_real(1), 1);
+	assert_int_equal(lien_names_real(2, 0), 2);
+	assert_int_equal(lien_names_real(1, 0), 1);
 	assert_int_equal(lien_names_renamed(), 0);
 }
 
@@ -184,10 +184,10 @@ static void test_told_unseen(void **state)
 	(void)state;
 	moved(1, 2, 101, 1);
 	assert_int_equal(park(1, 103, 1), -EEXIST);
-	assert_int_equal(lien_names_real(1), 2);
+	assert_int_equal(lien_names_real(1, 0), 2);
 	assert_int_equal(park(1, 103, 0), 0); /* the application has no name for it */
 	lien_names_revive(103, 9);
-	assert_int_equal(lien_names_real(1), 2);
+	assert_int_equal(lien_names_real(1, 0), 2);
 }
 
 /* The application knows one handle by a name, and by the driver's own value, which it has from the
@@ -202,11 +202,11 @@ static void test_known_two_ways(void **state)
 	assert_true(name != 1);
 	lien_names_released(1); /* so that 1 means nothing else; then somebody asks the driver */
 	moved(1, 5, 103, 2);
-	assert_int_equal(lien_names_real(name), 5);
-	assert_int_equal(lien_names_real(1), 5);
+	assert_int_equal(lien_names_real(name, 0), 5);
+	assert_int_equal(lien_names_real(1, 0), 5);
 	lien_names_released(name);
 	moved(5, 1, 104, 1);
-	assert_int_equal(lien_names_real(1), 1);
+	assert_int_equal(lien_names_real(1, 0), 1);
 	/* One reference more of the same kind. */
 	lien_names_clear();
 	moved(1, 2, 101, 1);
@@ -215,20 +215,20 @@ static void test_known_two_ways(void **state)
 	moved(1, 1, 103, 2);
 	moved(1, 5, 104, 3);
 	lien_names_released(1);
-	assert_int_equal(lien_names_real(1), 5);
+	assert_int_equal(lien_names_real(1, 0), 5);
 	lien_names_released(1);
-	assert_int_equal(lien_names_real(1), 1);
-	assert_int_equal(lien_names_real(name), 5);
+	assert_int_equal(lien_names_real(1, 0), 1);
+	assert_int_equal(lien_names_real(name, 0), 5);
 	/* Where the value means other memory, the offload fails and changes nothing. */
 	lien_names_clear();
 	moved(1, 2, 101, 1);
 	name = lien_names_made(1);
 	assert_int_equal(park(1, 103, 2), -EEXIST);
-	assert_int_equal(lien_names_real(name), 1);
-	assert_int_equal(lien_names_real(1), 2);
+	assert_int_equal(lien_names_real(name, 0), 1);
+	assert_int_equal(lien_names_real(1, 0), 2);
 	assert_int_equal(park(1, 103, 1), 0);
-	assert_int_equal(lien_names_real(name), 0);
-	assert_int_equal(lien_names_real(1), 2);
+	assert_int_equal(lien_names_real(name, 0), 0);
+	assert_int_equal(lien_names_real(1, 0), 2);
 }
 
 /* A process has imported its own memory: two handles, of which one comes back. */
@@ -238,30 +238,30 @@ static void test_two_handles(void **state)
 
 	(void)state;
 	assert_int_equal(lien_names_park(two, 2, 101), 0);
-	assert_int_equal(lien_names_real(1), 0);
-	assert_int_equal(lien_names_real(2), 0);
-	lien_names_unpark(101); /* it did not go */
-	assert_int_equal(lien_names_real(1), 1);
-	assert_int_equal(lien_names_real(2), 2);
+	assert_int_equal(lien_names_real(1, 0), 0);
+	assert_int_equal(lien_names_real(2, 0), 0);
+	lien_names_revive(101, 0); /* it did not go */
+	assert_int_equal(lien_names_real(1, 0), 1);
+	assert_int_equal(lien_names_real(2, 0), 2);
 	assert_int_equal(lien_names_renamed(), 0);
 	assert_int_equal(lien_names_park(two, 2, 101), 0);
 	lien_names_revive(101, 2); /* the driver gives a value out again */
-	assert_int_equal(lien_names_real(1), 2);
-	assert_int_equal(lien_names_real(2), 2);
+	assert_int_equal(lien_names_real(1, 0), 2);
+	assert_int_equal(lien_names_real(2, 0), 2);
 	lien_names_released(2);
-	assert_int_equal(lien_names_real_to_release(2), 2);
-	assert_int_equal(lien_names_real(1), 2);
+	assert_int_equal(lien_names_real(2, 1), 2);
+	assert_int_equal(lien_names_real(1, 0), 2);
 	assert_int_equal(lien_names_made(1) != 1, 1); /* other memory must not get that value */
 	lien_names_released(1);
 	lien_names_released(1);
-	assert_int_equal(lien_names_real(1), 1);
+	assert_int_equal(lien_names_real(1, 0), 1);
 	/* One of them means other memory: nothing is changed. */
 	lien_names_clear();
 	moved(1, 9, 102, 1);
 	assert_int_equal(
 		lien_names_park((struct lien_wire_handle[]){{7, 1, 0}, other}, 2, 103), -EEXIST);
-	assert_int_equal(lien_names_real(7), 7);
-	assert_int_equal(lien_names_real(1), 9);
+	assert_int_equal(lien_names_real(7, 0), 7);
+	assert_int_equal(lien_names_real(1, 0), 9);
 }
 
 int main(void)
