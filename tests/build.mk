@@ -35,7 +35,6 @@ CONTROL_ALONE := $(filter-out $(addprefix control/, start.c driver/cached.c driv
 
 UNIT_SRCS_test_arena	     := $(CONTROL_ALONE)
 UNIT_LIBS_test_arena	     := -Wl,--wrap=syscall
-UNIT_SRCS_test_ask	     := $(addprefix control/ask/, ask.c json.c)
 UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/functions.c discover/elf_symbols.c)
 UNIT_LIBS_test_calls	     := $(ELF_LIBS) -rdynamic
 UNIT_SRCS_test_client	     := tools/cli/client.c

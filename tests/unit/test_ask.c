@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What the control library asks the agent: answers of all kinds, and none. */
+#include "control/ask/ask.c" /* before cmocka's fail() */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -15,8 +17,6 @@
 #include <cmocka.h>
 
 #include <lien/pass_fds.h>
-
-#include "control/ask/ask.h"
 
 /* --- JSON ------------------------------------------------------------------------------------- */
 
@@ -46,7 +46,7 @@ static int scan(const char *text)
 
 	memcpy(copy, text, strlen(text));
 	seen[0] = '\0';
-	result = lien_json_scan(copy, strlen(text), note, seen);
+	result = json_scan(copy, strlen(text), note, seen);
 	free(copy);
 	return result;
 }
