@@ -188,21 +188,6 @@ int lien_genuine_range_of(const char *library, const char *name, struct lien_gen
 	return wanted.found.base != 0;
 }
 
-void *lien_genuine_of(const char *library, const char *name)
-{
-	struct lien_genuine_range range;
-
-	return lien_genuine_range_of(library, name, &range) ? (void *)range.base : NULL;
-}
-
-/* NCCL is linked into other libraries at times. */
-void *lien_nccl_genuine(const char *name)
-{
-	void *found = lien_genuine_of("libnccl.so", name);
-
-	return found ? found : lien_genuine_of("", name);
-}
-
 /* The list is read without glibc's lock: what lies before libc was there from the start. */
 static const struct link_map *self(void)
 {
@@ -291,8 +276,7 @@ void *lien_genuine_dlsym(void *handle, const char *name)
 /* --- exported functions ----------------------------------------------------------------------- */
 
 /* Called by the assembly below, maybe by several threads. */
-__attribute__((used, visibility("hidden"))) void *lien_exported_target(
-	struct lien_exported *exported)
+__attribute__((used)) static void *lien_exported_target(struct lien_exported *exported)
 {
 	void *behind = lien_genuine_behind(exported->name),
 	     *target = behind ? behind : exported->ours;

@@ -5,6 +5,7 @@
 #ifndef LIEN_CONTROL_GENUINE_H
 #define LIEN_CONTROL_GENUINE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* How the names of the driver's library begin. */
@@ -28,19 +29,32 @@ static inline int lien_same(const char *a, const char *b)
 void *lien_genuine(enum lien_genuine which);
 /* Calls glibc's own function, from this library. NULL: not found, or no glibc. */
 void *lien_genuine_dlsym(void *handle, const char *name);
-/* Returns a function of a loaded library other than this one, whose name, or file's name, begins
- * with this ("": any); NULL: not found. Does not wait for threads that load libraries; so it may
- * find one that is being loaded. */
-void *lien_genuine_of(const char *library, const char *name);
-/* Returns a function that the process's NCCL exports; NULL: there is none. */
-void *lien_nccl_genuine(const char *name);
-
 struct lien_genuine_range {
 	uintptr_t base, bytes;
 };
 
-/* Same, and how long the function is. Returns whether it was found. */
+/* Finds a function of a loaded library other than this one, whose name, or file's name, begins with
+ * this ("": any). Returns whether it was found. Does not wait for threads that load libraries; so
+ * it may find one that is being loaded. */
 int lien_genuine_range_of(const char *library, const char *name, struct lien_genuine_range *range);
+
+/* Same; NULL: not found. */
+static inline void *lien_genuine_of(const char *library, const char *name)
+{
+	struct lien_genuine_range range;
+
+	return lien_genuine_range_of(library, name, &range) ? (void *)range.base : NULL;
+}
+
+/* Returns a function that the process's NCCL exports; NULL: there is none. NCCL is linked into
+ * other libraries at times. */
+static inline void *lien_nccl_genuine(const char *name)
+{
+	void *found = lien_genuine_of("libnccl.so", name);
+
+	return found ? found : lien_genuine_of("", name);
+}
+
 /* Returns true if this library is preloaded. Takes no lock, and calls nothing of libc. */
 int lien_genuine_is_preloaded(void);
 /* Returns what the program's calls of `name` would reach if this library were not preloaded, or

@@ -13,9 +13,8 @@
 /* The first two are exported as dlsym and dlvsym. The last one asks no library behind this one. */
 __attribute__((visibility("hidden"))) extern char lien_dlsym[], lien_dlvsym[], lien_own_dlsym[];
 
-__attribute__((visibility("hidden"))) extern __typeof__(cuGetProcAddress) lien_get_proc_address;
-__attribute__((
-	visibility("hidden"))) extern __typeof__(cuGetProcAddress_v2) lien_get_proc_address_v2;
+static __typeof__(cuGetProcAddress) lien_get_proc_address;
+static __typeof__(cuGetProcAddress_v2) lien_get_proc_address_v2;
 
 LIEN_EXPORTED_DECLARE(cuGetProcAddress)
 LIEN_EXPORTED_DECLARE(cuGetProcAddress_v2)
@@ -212,7 +211,7 @@ static int nccl_lookup(void *handle, const struct call *call, void **value)
 }
 
 /* Called by the exported functions: what to jump to. */
-__attribute__((used, visibility("hidden"))) void *lien_nccl_target(const char *name)
+__attribute__((used)) static void *lien_nccl_target(const char *name)
 {
 	const struct call *call = nccl_find(name);
 	void *genuine = is_ours(call) ? NULL : lien_nccl_genuine(name);
@@ -223,7 +222,7 @@ __attribute__((used, visibility("hidden"))) void *lien_nccl_target(const char *n
 /* --- the answers ------------------------------------------------------------------------------ */
 
 /* Called by the assembly below. */
-__attribute__((used, visibility("hidden"))) struct answer lien_interpose_own_answer(
+__attribute__((used)) static struct answer lien_interpose_own_answer(
 	void *handle, const char *name, const char *version, const void *caller)
 {
 	struct answer answer = {
@@ -257,7 +256,7 @@ __attribute__((used, visibility("hidden"))) struct answer lien_interpose_own_ans
 
 /* Same, for dlsym() alone. A library behind this one that exports dlsym() is asked. Most ask ours
  * in turn; some know glibc's. */
-__attribute__((used, visibility("hidden"))) struct answer lien_interpose_answer(
+__attribute__((used)) static struct answer lien_interpose_answer(
 	void *handle, const char *name, const char *version, const void *caller)
 {
 	void *(*behind)(void *, const char *) = lien_genuine_behind("dlsym");
@@ -365,8 +364,8 @@ static void *ours_of(const char *symbol, void *function)
 	return ours ? ours : function;
 }
 
-CUresult lien_get_proc_address_v2(const char *symbol, void **pfn, int version, uint64_t flags,
-	CUdriverProcAddressQueryResult *status)
+static CUresult lien_get_proc_address_v2(const char *symbol, void **pfn, int version,
+	uint64_t flags, CUdriverProcAddressQueryResult *status)
 {
 	__typeof__(cuGetProcAddress_v2) *real = lien_interposed_real(find("cuGetProcAddress_v2"));
 	CUresult result =
@@ -377,7 +376,7 @@ CUresult lien_get_proc_address_v2(const char *symbol, void **pfn, int version, u
 	return result;
 }
 
-CUresult lien_get_proc_address(const char *symbol, void **pfn, int version, uint64_t flags)
+static CUresult lien_get_proc_address(const char *symbol, void **pfn, int version, uint64_t flags)
 {
 	__typeof__(cuGetProcAddress) *real = lien_interposed_real(find("cuGetProcAddress"));
 	CUresult result = real ? real(symbol, pfn, version, flags) : CUDA_ERROR_NOT_INITIALIZED;

@@ -141,14 +141,6 @@ int lien_arena_release(struct lien_arena *arena, const struct lien_driver *drive
 	return result;
 }
 
-uint64_t lien_arena_take(struct lien_arena *arena, uint64_t bytes)
-{
-	uint64_t offset = arena->used;
-
-	arena->used += bytes;
-	return offset;
-}
-
 void *lien_arena_at(const struct lien_arena *arena, uint64_t offset, uint64_t *length)
 {
 	unsigned i;

@@ -36,7 +36,12 @@ int lien_arena_reserve(struct lien_arena *arena, const struct lien_driver *drive
  * back are kept. A context must be current. */
 int lien_arena_release(struct lien_arena *arena, const struct lien_driver *driver);
 /* Allocates reserved bytes; returns their offset. */
-uint64_t lien_arena_take(struct lien_arena *arena, uint64_t bytes);
+static inline uint64_t lien_arena_take(struct lien_arena *arena, uint64_t bytes)
+{
+	arena->used += bytes;
+	return arena->used - bytes;
+}
+
 /* Returns the memory at an offset; reduces *length to the contiguous part. */
 void *lien_arena_at(const struct lien_arena *arena, uint64_t offset, uint64_t *length);
 

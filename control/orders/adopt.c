@@ -287,7 +287,8 @@ int lien_order_mark(struct lien_control *control)
  * read its first bytes. The driver refuses anything else (NVIDIA's, 580, in 3 us).
  */
 
-#define SIZES 256 /* different ones */
+#define SIZES	 256 /* different ones */
+#define OPEN_MAX (LIEN_WIRE_MESSAGE_MAX / 4 / sizeof(struct lien_wire_adopt))
 
 /* NVIDIA's exports are files of /dev/nvidiactl; the software driver's are files without a name. */
 static int may_be_export(int folder, const char *name)
@@ -357,10 +358,10 @@ static unsigned sizes_of(const struct lien_marks *marks, uint32_t steps[SIZES])
 	return n;
 }
 
-static int look(struct lien_control *control, int fd, const uint32_t *steps, unsigned sizes,
-	struct lien_wire_adopt *seen)
+static int look(struct lien_control *control, int fd, const uint32_t *steps, unsigned sizes)
 {
 	const struct lien_driver *driver = control->driver;
+	struct lien_wire_adopt seen = {.flags = LIEN_WIRE_ADOPT_OPEN};
 	CUmemGenericAllocationHandle handle;
 	int ordinal, read = 0;
 	unsigned i;
@@ -368,64 +369,57 @@ static int look(struct lien_control *control, int fd, const uint32_t *steps, uns
 	if (driver->cuMemImportFromShareableHandle(
 		    &handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		return 0;
-	memset(seen, 0, sizeof(*seen));
-	seen->flags = LIEN_WIRE_ADOPT_OPEN;
 	ordinal = reach(control, handle);
 	for (i = 0; ordinal >= 0 && i < sizes && !read; i++)
-		read = read_mapped(
-			control, handle, ordinal, steps[i] * LIEN_WIRE_STEP, seen->bytes);
+		read = read_mapped(control, handle, ordinal, steps[i] * LIEN_WIRE_STEP, seen.bytes);
 	lien_handle_release(driver, handle);
+	if (read)
+		lien_control_add(control, &seen, sizeof(seen));
 	return read;
 }
 
-/* Reads the first bytes of the allocations that the process's own descriptors export, at most
- * `room`. Returns their number. */
-static unsigned look_at_descriptors(
-	struct lien_control *control, struct lien_wire_adopt *seen, unsigned room)
+/* Reads the first bytes of the allocations that the process's own descriptors export; at most
+ * OPEN_MAX, which the agent takes. */
+static void look_at_descriptors(struct lien_control *control)
 {
 	DIR *folder = opendir("/proc/self/fd");
 	struct dirent *entry;
 	uint32_t steps[SIZES];
-	unsigned sizes = sizes_of(&control->marks, steps), n = 0;
+	const unsigned sizes = sizes_of(&control->marks, steps);
+	unsigned n = 0;
 
-	while (folder && n < room && (entry = readdir(folder)))
+	while (folder && n < OPEN_MAX && (entry = readdir(folder)))
 		if (entry->d_name[0] != '.' && may_be_export(dirfd(folder), entry->d_name))
-			n += look(control, atoi(entry->d_name), steps, sizes, &seen[n]);
+			n += look(control, atoi(entry->d_name), steps, sizes);
 	if (folder)
 		closedir(folder);
-	return n;
 }
 
 /* --- LOOK and UNMARK -------------------------------------------------------------------------- */
 
 int lien_order_look(struct lien_control *control)
 {
-	struct lien_wire_adopt seen[LIEN_WIRE_MESSAGE_MAX / 4 / sizeof(struct lien_wire_adopt)];
-	const unsigned room = sizeof(seen) / sizeof(seen[0]);
-	struct lien_marks *marks = &control->marks;
-	unsigned i, n = 0;
-	int result = 0;
+	const struct lien_marks *marks = &control->marks;
+	struct lien_wire_adopt seen;
+	int result = 0, sent;
+	unsigned i;
 
 	for (i = 0; i < marks->count && !result; i++) {
-		if (!marks->mark[i].va)
+		seen = marks->mark[i];
+		if (!seen.va)
 			continue;
-		seen[n] = marks->mark[i];
-		result = transfer(control, seen[n].device, seen[n].va, seen[n].bytes, 0);
+		result = transfer(control, seen.device, seen.va, seen.bytes, 0);
 		if (result)
 			lien_control_fail(
-				control, result, seen[n].va, "its first bytes cannot be read");
-		else if (++n == room) {
-			result = lien_control_reply(control, seen, n * sizeof(seen[0]), NULL, 0);
-			n = 0;
-		}
+				control, result, seen.va, "its first bytes cannot be read");
+		else
+			result = lien_control_add(control, &seen, sizeof(seen));
 	}
-	if (!result && n)
-		result = lien_control_reply(control, seen, n * sizeof(seen[0]), NULL, 0);
-	n = result ? 0 : look_at_descriptors(control, seen, room);
-	if (n)
-		result = lien_control_reply(control, seen, n * sizeof(seen[0]), NULL, 0);
+	if (!result)
+		look_at_descriptors(control);
+	sent = lien_control_flush(control);
 	lien_devices_close(control);
-	return result;
+	return result ? result : sent;
 }
 
 /* Restores the original bytes wherever a mark is found, no matter who wrote it. */

@@ -48,6 +48,25 @@ int lien_control_reply(struct lien_control *control, const void *body, size_t si
 	return err;
 }
 
+int lien_control_flush(struct lien_control *control)
+{
+	const size_t size = control->rows.size;
+
+	control->rows.size = 0;
+	return size ? lien_control_reply(control, control->rows.bytes, size, NULL, 0) : 0;
+}
+
+int lien_control_add(struct lien_control *control, const void *row, size_t size)
+{
+	int err = control->rows.size + size > sizeof(control->rows.bytes)
+			  ? lien_control_flush(control)
+			  : 0;
+
+	memcpy(control->rows.bytes + control->rows.size, row, size);
+	control->rows.size += size;
+	return err;
+}
+
 int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what)
 {
 	struct lien_wire_header *reply = &control->reply;

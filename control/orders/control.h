@@ -56,6 +56,10 @@ struct lien_control {
 	struct lien_order *order;
 	int fd; /* where it came from */
 	struct lien_wire_header reply;
+	struct {
+		char bytes[LIEN_WIRE_MESSAGE_MAX / 2];
+		size_t size;
+	} rows;		     /* of a reply that is not sent yet */
 	uint64_t generation; /* transaction whose items the order means; 0: all */
 	uint32_t flags;	     /* of the order; 0 between orders */
 	/* What CHOSEN means: memory of these groups that has one of these tags; none: any. The
@@ -187,6 +191,10 @@ void *lien_control_body(struct lien_control *control, size_t size, unsigned *cou
  * reach the agent. */
 int lien_control_reply(struct lien_control *control, const void *body, size_t size, const int *fds,
 	unsigned fds_count);
+/* Adds a row to a reply's body. It is sent when it is full, and by lien_control_flush(); they
+ * return as lien_control_reply(). */
+int lien_control_add(struct lien_control *control, const void *row, size_t size);
+int lien_control_flush(struct lien_control *control);
 /* Records a failure in the reply and returns result. The first failure is kept. */
 int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what);
 /* The agent was silent for too long. */

@@ -143,26 +143,21 @@ static int is_listed(const struct lien_item *item)
 
 static int list(struct lien_control *control)
 {
-	struct lien_wire_item batch[LIEN_WIRE_MESSAGE_MAX / 2 / sizeof(struct lien_wire_item)];
-	const unsigned room = sizeof(batch) / sizeof(batch[0]);
 	struct lien_item *item = NULL;
-	unsigned n = 0, i;
+	struct lien_wire_item row;
+	unsigned i;
 	int result = control->flags & LIEN_WIRE_CHOSEN ? choose(control) : 0;
 
 	while (!result && (item = lien_items_next(&control->items, item)))
 		for (i = 0; i < item->wire.mappings && is_listed(item) &&
 			    lien_order_chooses(control, item);
 			i++) {
-			batch[n] = item[i].wire;
+			row = item[i].wire;
 			if (lien_item_awaited(item))
-				batch[n].flags |= LIEN_WIRE_HERE;
-			if (++n == room) {
-				lien_control_reply(control, batch, n * sizeof(batch[0]), NULL, 0);
-				n = 0;
-			}
+				row.flags |= LIEN_WIRE_HERE;
+			lien_control_add(control, &row, sizeof(row));
 		}
-	if (n)
-		lien_control_reply(control, batch, n * sizeof(batch[0]), NULL, 0);
+	lien_control_flush(control);
 	if (!result && control->flags & LIEN_WIRE_ROOM &&
 		lien_items_any(&control->items, 1 << LIEN_ITEM_AWAY) && !driver_ready(control)) {
 		lien_order_room(control);
@@ -171,36 +166,27 @@ static int list(struct lien_control *control)
 	return result;
 }
 
-static int supports_multicast(const struct lien_driver *driver, CUdevice device)
-{
-	int supported = 0;
-
-	if (driver->cuDeviceGetAttribute &&
-		driver->cuDeviceGetAttribute(
-			&supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device))
-		return 0;
-	return supported != 0;
-}
-
 /* Uses only calls that make no context. If the driver lacks the call or is not initialised, the
  * list stays empty. */
 static void hello_devices(struct lien_wire_hello *hello)
 {
 	const char *missing;
 	const struct lien_driver *driver = lien_driver_find(&missing);
-	int count = 0, i;
+	int count = 0, i, multicast;
+	CUdevice device;
+	CUuuid uuid;
 
 	if (!driver || !driver->cuDeviceGetUuid_v2 || driver->cuDeviceGetCount(&count) ||
 		count > LIEN_WIRE_DEVICES)
 		return;
 	for (i = 0; i < count; i++) {
-		CUuuid uuid;
-		CUdevice device;
-
 		if (driver->cuDeviceGet(&device, i) || driver->cuDeviceGetUuid_v2(&uuid, device))
 			return;
 		memcpy(hello->uuids[i], uuid.bytes, sizeof(hello->uuids[i]));
-		hello->multicast += supports_multicast(driver, device);
+		if (driver->cuDeviceGetAttribute &&
+			!driver->cuDeviceGetAttribute(
+				&multicast, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device))
+			hello->multicast += multicast != 0;
 	}
 	hello->devices = count;
 }
@@ -486,6 +472,7 @@ static void carry_out(struct lien_order *order)
 	memset(&kept.reply, 0, sizeof(kept.reply));
 	kept.reply.type = order->header.type;
 	kept.reply.seq = order->header.seq;
+	kept.rows.size = 0;
 	kept.generation = order->header.arg;
 	kept.flags = order->header.flags;
 	pthread_mutex_lock(&changing);

@@ -31,8 +31,6 @@ struct walk {
 	int empty; /* the driver is not initialised: there is no memory */
 	uint64_t until_ns;
 	unsigned steps;
-	unsigned found_count;
-	struct lien_wire_found found[LIEN_WIRE_MESSAGE_MAX / 2 / sizeof(struct lien_wire_found)];
 };
 
 static void contexts_close(struct walk *walk)
@@ -83,27 +81,6 @@ static int range_of(struct walk *walk, uint64_t va, int certain, CUdeviceptr *ba
 	return 0;
 }
 
-static int flush(struct walk *walk)
-{
-	size_t size = walk->found_count * sizeof(walk->found[0]);
-	int err = size ? lien_control_reply(walk->control, walk->found, size, NULL, 0) : 0;
-
-	walk->found_count = 0;
-	return err;
-}
-
-static struct lien_wire_found *add(struct walk *walk, const struct lien_wire_range *range)
-{
-	struct lien_wire_found *found;
-
-	if (walk->found_count == sizeof(walk->found) / sizeof(walk->found[0]) && flush(walk))
-		return NULL;
-	found = &walk->found[walk->found_count++];
-	memset(found, 0, sizeof(*found));
-	found->kind = range->kind;
-	return found;
-}
-
 static void take_properties(struct lien_wire_found *found, const CUmemAllocationProp *prop)
 {
 	found->prop_type = prop->type;
@@ -151,10 +128,9 @@ static int take_mapping(struct walk *walk, const struct lien_wire_range *range, 
 	uint64_t bytes, int *plain)
 {
 	const struct lien_driver *driver = walk->driver;
+	struct lien_wire_found found = {.kind = range->kind, .va = va, .bytes = bytes};
 	CUmemGenericAllocationHandle handle;
-	struct lien_wire_found *found;
 	CUmemAllocationProp prop;
-	uint32_t types = 0;
 	CUresult result;
 
 	memset(&prop, 0, sizeof(prop));
@@ -164,21 +140,15 @@ static int take_mapping(struct walk *walk, const struct lien_wire_range *range, 
 	}
 	result = driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
 	if (result)
-		types = exportable(driver, handle);
+		found.handle_types = exportable(driver, handle);
 	lien_handle_release(driver, handle);
-	found = add(walk, range);
-	if (!found)
-		return -EPIPE;
-	found->va = va;
-	found->bytes = bytes;
-	found->handle = handle;
-	found->handle_types = types;
-	if (result)
-		return 0; /* no allocation: a multicast object, or a kind from a later driver */
-	take_properties(found, &prop);
-	if (!take_access(walk, found))
-		walk->found_count--;
-	return 0;
+	found.handle = handle;
+	if (!result) { /* else a multicast object, or a kind from a later driver */
+		take_properties(&found, &prop);
+		if (!take_access(walk, &found))
+			return 0;
+	}
+	return lien_control_add(walk->control, &found, sizeof(found));
 }
 
 /* Without a context the driver does not report a mapping's size, only whether there is one. */
@@ -200,7 +170,10 @@ static int step_blindly(struct walk *walk, uint64_t *va)
  * cannot be exported by legacy IPC. */
 static int take_plain(struct walk *walk, uint64_t va, uint64_t bytes)
 {
-	struct lien_wire_found *found;
+	struct lien_wire_found found = {.kind = LIEN_WIRE_PLAIN,
+		.va = va,
+		.bytes = bytes,
+		.location_type = CU_MEM_LOCATION_TYPE_DEVICE};
 	int ours = 0, device;
 
 	if (lien_plain_wait_keeps(va) ||
@@ -210,14 +183,8 @@ static int take_plain(struct walk *walk, uint64_t va, uint64_t bytes)
 		walk->driver->cuPointerGetAttribute(
 			&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, va))
 		return 0;
-	found = add(walk, &(struct lien_wire_range){.kind = LIEN_WIRE_PLAIN});
-	if (!found)
-		return -EPIPE;
-	found->va = va;
-	found->bytes = bytes;
-	found->location_type = CU_MEM_LOCATION_TYPE_DEVICE;
-	found->location_id = device;
-	return 0;
+	found.location_id = device;
+	return lien_control_add(walk->control, &found, sizeof(found));
 }
 
 /* Small allocations share the driver's mappings. */
@@ -279,22 +246,19 @@ static int walk_area(struct walk *walk, const struct lien_wire_range *range, uin
 
 static int look_at_plain(struct walk *walk, const struct lien_wire_range *range)
 {
-	struct lien_wire_found *found = add(walk, range);
+	struct lien_wire_found found = {.kind = range->kind, .va = range->va};
 	CUdeviceptr base;
 	size_t bytes;
 	int device;
 
-	if (!found)
-		return -EPIPE;
-	found->va = range->va;
-	if (!range_of(walk, range->va, 1, &base, &bytes) || base != range->va ||
-		walk->driver->cuPointerGetAttribute(
-			&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, range->va))
-		return 0;
-	found->bytes = bytes;
-	found->location_type = CU_MEM_LOCATION_TYPE_DEVICE;
-	found->location_id = device;
-	return 0;
+	if (range_of(walk, range->va, 1, &base, &bytes) && base == range->va &&
+		!walk->driver->cuPointerGetAttribute(
+			&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, range->va)) {
+		found.bytes = bytes;
+		found.location_type = CU_MEM_LOCATION_TYPE_DEVICE;
+		found.location_id = device;
+	}
+	return lien_control_add(walk->control, &found, sizeof(found));
 }
 
 static int walk_ranges(
@@ -331,15 +295,12 @@ static int walk_ranges(
 
 int lien_order_walk(struct lien_control *control)
 {
-	static struct walk walk; /* too large for the stack, and there is only one control thread */
+	struct walk walk = {.control = control, .driver = control->driver};
 	uint64_t limit_us = control->order->header.arg;
 	const struct lien_wire_range *ranges;
 	unsigned count, done = 0;
 	int result;
 
-	memset(&walk, 0, offsetof(struct walk, found));
-	walk.control = control;
-	walk.driver = control->driver;
 	ranges = lien_control_body(control, sizeof(*ranges), &count);
 	if (limit_us > LIEN_WIRE_WALK_US_MAX)
 		limit_us = LIEN_WIRE_WALK_US_MAX;
@@ -351,6 +312,6 @@ int lien_order_walk(struct lien_control *control)
 	contexts_close(&walk);
 	control->reply.arg2 = done;
 	if (!result)
-		result = flush(&walk);
+		result = lien_control_flush(control);
 	return result ? lien_control_fail(control, result, 0, "the walk was not possible") : 0;
 }

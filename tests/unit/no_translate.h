@@ -18,12 +18,6 @@ void *lien_genuine_dlsym(void *handle, const char *name)
 	return dlsym(handle, name);
 }
 
-void *lien_genuine_of(const char *library, const char *name)
-{
-	(void)library, (void)name;
-	return NULL;
-}
-
 int lien_genuine_range_of(const char *library, const char *name, struct lien_genuine_range *range)
 {
 	(void)library, (void)name, (void)range;
