@@ -65,44 +65,43 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-/* Makes two sockets, and the thread that serves one of them. Returns -1: not now. */
-static int start_thread(int pair[2])
+static int is_served(void)
 {
-	struct place *place = malloc(sizeof(*place));
+	const struct lien_control_state *state = &lien_control_state;
 
-	if (!place)
-		return -1;
-	place->fd = pair[1];
-	place->ino = lien_control_inode(pair[1]);
-	place->agent_ino = lien_control_inode(pair[0]);
-	if (!lien_thread_start(serve, place))
-		return 0;
-	free(place);
-	return -1;
+	return state->agent_fd >= 0 && lien_control_inode(state->agent_fd) == state->agent_ino;
 }
 
+/* Makes two sockets, and the thread that serves one of them, unless that is there or cannot be. */
 static void start(void)
 {
 	struct lien_control_state *state = &lien_control_state;
 	const int on = 1;
+	struct place *place;
+	uint64_t agent_ino;
 	int pair[2];
 
-	if (state->agent_fd >= 0 && state->pid == (uint32_t)getpid() &&
-		lien_control_inode(state->agent_fd) == state->agent_ino)
+	if (state->pid == (uint32_t)getpid() && is_served())
 		return;
 	state->agent_fd = -1;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+	place = malloc(sizeof(*place));
+	if (!place || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
+		free(place);
 		return;
+	}
 	pair[0] = raise_fd(pair[0]);
 	pair[1] = raise_fd(pair[1]);
 	setsockopt(pair[1], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)); /* tells who sends orders */
-	if (start_thread(pair)) {
+	agent_ino = lien_control_inode(pair[0]);
+	*place = (struct place){pair[1], lien_control_inode(pair[1]), agent_ino};
+	if (lien_thread_start(serve, place)) {
+		free(place);
 		close(pair[0]);
 		close(pair[1]);
 		return;
 	}
 	state->pid = getpid();
-	state->agent_ino = lien_control_inode(pair[0]);
+	state->agent_ino = agent_ino;
 	__atomic_store_n(&state->agent_fd, pair[0], __ATOMIC_RELEASE);
 }
 
@@ -115,13 +114,6 @@ static void try_to_start(void)
 }
 
 #define REPLACE_US 100000
-
-static int is_served(void)
-{
-	const struct lien_control_state *state = &lien_control_state;
-
-	return state->agent_fd >= 0 && lien_control_inode(state->agent_fd) == state->agent_ino;
-}
 
 /*
  * The application has closed the sockets. Its next call would start another thread; but if all its
