@@ -730,6 +730,22 @@ static void test_forked(void **state)
 	check_forgotten();
 }
 
+/* The job must not see a mark, or have a reference less. */
+static void test_adoption_needs_the_gate(void **state)
+{
+	(void)state;
+	assert_int_equal(ASK(COUNT), -ESTALE);
+	assert_int_equal(ASK(MARKS, .flags = LIEN_WIRE_FIRST), -ESTALE);
+	assert_int_equal(ASK(MARK), -ESTALE);
+	assert_int_equal(ASK(LOOK), -ESTALE);
+	assert_int_equal(ASK(UNMARK), 0);
+	assert_int_equal(GATE(SHUT), 0);
+	assert_int_equal(ASK(COUNT), 0);
+	assert_int_equal(ASK(MARKS, .flags = LIEN_WIRE_FIRST), 0);
+	assert_int_equal(ASK(MARK), 0);
+	assert_int_equal(GATE(OPEN), 0);
+}
+
 /* --- orders mean one transaction's items ---------------------------------------------------------
  */
 
@@ -899,6 +915,7 @@ int main(void)
 		TEST(test_saved_and_opened),
 		TEST(test_silent_while_staging),
 		TEST(test_forked),
+		TEST(test_adoption_needs_the_gate),
 		TEST(test_discard_means_its_own),
 		TEST(test_undo_means_its_own),
 		TEST(test_offload_means_its_own),
