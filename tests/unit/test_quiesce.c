@@ -377,10 +377,10 @@ void lien_gate_cover(struct lien_agent *of, struct lien_process *process)
 	(void)of, (void)process;
 }
 
-bool lien_probes_can_gate(const struct lien_probes *probes)
+const char *lien_probes_gate_lacks(const struct lien_probes *probes)
 {
 	(void)probes;
-	return true;
+	return NULL;
 }
 
 unsigned lien_probes_gates(const struct lien_probes *probes)
