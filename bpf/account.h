@@ -1,12 +1,103 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The maps serve all users of the node, and users' processes fill them. Each user (users.h) has a
- * share of each map, so that nobody can fill one up for the others.
+ * Processes and users as the agent sees them. The maps serve all users of the node, and users'
+ * processes fill them: each user has a share of each map, so that nobody can fill one up for the
+ * others.
  */
 #ifndef LIEN_BPF_ACCOUNT_H
 #define LIEN_BPF_ACCOUNT_H
 
-#include "users.h"
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <lien/probe.h>
+
+#define HASH_MAP(name, entries, key_type, value_type)                                              \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_HASH);                                                   \
+		__uint(max_entries, entries);                                                      \
+		__type(key, key_type);                                                             \
+		__type(value, value_type);                                                         \
+	} name SEC(".maps")
+
+/* Pid namespace of the agent: pids are reported in it. */
+const volatile __u32 lien_pidns = 0;
+
+/* Identifies the program that a process runs: see lien_event.start. */
+static __always_inline __u64 image_of(struct task_struct *task)
+{
+	__u64 ticks = BPF_CORE_READ(task, group_leader, start_boottime) / LIEN_TICK_NS;
+	__u64 execs = 0;
+
+	if (bpf_core_field_exists(task->self_exec_id))
+		execs = BPF_CORE_READ(task, group_leader, self_exec_id);
+	return LIEN_START(ticks, execs);
+}
+
+/* Returns the pid of a task as the agent sees it; 0 for tasks outside the agent's pid namespace. */
+static __noinline __u32 pid_in_agent(struct task_struct *task)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	unsigned int level, i, inum;
+	struct upid *upid;
+
+	if (!pid)
+		return 0;
+	level = BPF_CORE_READ(pid, level);
+	for (i = 0; i < 8; i++) {
+		if (i > level)
+			break;
+		upid = (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+		       i * bpf_core_type_size(struct upid);
+		inum = BPF_CORE_READ(upid, ns, ns.inum);
+		if (inum == lien_pidns)
+			return BPF_CORE_READ(upid, nr);
+	}
+	return 0;
+}
+
+/* Returns the task's tid in its own namespace, the one that the task itself sees. */
+static __always_inline __u32 own_tid(struct task_struct *task)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	struct upid *upid;
+
+	if (!pid)
+		return 0;
+	upid = (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+	       BPF_CORE_READ(pid, level) * bpf_core_type_size(struct upid);
+	return BPF_CORE_READ(upid, nr);
+}
+
+/* --- users ------------------------------------------------------------------------------------ */
+
+#define ACCOUNT_ROOT	  0
+#define ACCOUNT_NAMESPACE (1ull << 32) /* made by root: identified by the namespace's number */
+#define NAMESPACES_MAX	  32	       /* the kernel's nesting limit */
+
+/*
+ * The account that a process is charged to: a user, or for processes in user namespaces whoever
+ * made the outermost of them, however many users are mapped inside.
+ */
+static __noinline __u64 account_of(struct task_struct *task)
+{
+	struct user_namespace *ns = BPF_CORE_READ(task, cred, user_ns);
+	int level = BPF_CORE_READ(ns, level), i;
+	__u32 owner;
+
+	if (!level)
+		return BPF_CORE_READ(task, cred, uid.val);
+	for (i = 0; i < NAMESPACES_MAX; i++) {
+		if (level <= 1)
+			break;
+		ns = BPF_CORE_READ(ns, parent);
+		level--;
+	}
+	owner = BPF_CORE_READ(ns, owner.val);
+	return owner ? owner : ACCOUNT_NAMESPACE | BPF_CORE_READ(ns, ns.inum);
+}
+
+/* --- shares ----------------------------------------------------------------------------------- */
 
 /* Sizes of the maps, for all users together. */
 #define THREADS_MAX   32768

@@ -7,14 +7,9 @@
 #ifndef LIEN_BPF_CONTEXT_H
 #define LIEN_BPF_CONTEXT_H
 
-#include "process.h"
+#include "thread.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PROCESSES_MAX);
-	__type(key, __u32);
-	__type(value, struct lien_probe_followed);
-} followed SEC(".maps");
+HASH_MAP(followed, PROCESSES_MAX, __u32, struct lien_probe_followed);
 
 /* Limit per process. The device of further contexts is unknown. */
 #define MADE_MAX 16
@@ -31,12 +26,7 @@ struct contexts {
 	struct made made[MADE_MAX];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PROCESSES_MAX);
-	__type(key, __u32);
-	__type(value, struct contexts);
-} contexts SEC(".maps");
+HASH_MAP(contexts, PROCESSES_MAX, __u32, struct contexts);
 
 static const struct contexts no_contexts;
 

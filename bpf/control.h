@@ -6,19 +6,9 @@
 #include "thread.h"
 
 /* Key: pid. An entry is deleted with its process in map `processes`. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PROCESSES_MAX);
-	__type(key, __u32);
-	__type(value, struct lien_probe_control);
-} controls SEC(".maps");
+HASH_MAP(controls, PROCESSES_MAX, __u32, struct lien_probe_control);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u64); /* inode */
-	__type(value, struct lien_probe_layout);
-} control_files SEC(".maps");
+HASH_MAP(control_files, 1024, __u64, struct lien_probe_layout);
 
 /* Reads lien_control_state from the process's memory (wire.h). */
 struct user_state {
@@ -110,6 +100,35 @@ static __always_inline int called_by_control(
 {
 	return control && return_address >= control->text && return_address < control->text_end &&
 	       !(return_address >= control->translate && return_address < control->translate_end);
+}
+
+/* Adds the thread's tag, which the control library keeps in a variable of the thread's
+ * (control/tag/tag.c), to the event of a call that makes memory. Returns the size
+ * of the record. */
+__noinline int tag_add(struct thread *thread, struct lien_event *event, __u32 size)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	const struct lien_probe_control *control;
+	__u64 name = 0;
+
+	if (!thread || !event)
+		return size;
+	control = control_of(thread->pid);
+	if (!control || !control->tag)
+		return size;
+	/* Written when the thread is made. It is not in use before a library has been loaded. */
+	if (bpf_probe_read_user(&name, sizeof(name),
+		    (void *)(BPF_CORE_READ(task, thread.fsbase) + control->tag)) ||
+		!name)
+		return size;
+	/* Not a lost argument: what becomes of the memory is known. */
+	if (bpf_probe_read_user_str(event->tagged.tag, sizeof(event->tagged.tag), (void *)name) <
+		0) {
+		event->tagged.tag[0] = 1; /* no tag has that */
+		event->tagged.tag[1] = 0;
+		count(LIEN_COUNTER_UNREADABLE);
+	}
+	return LIEN_EVENT_SIZE(tagged);
 }
 
 #endif

@@ -13,50 +13,20 @@
 
 #include "nccl.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PROCESSES_MAX);
-	__type(key, __u32);
-	__type(value, struct lien_probe_gate);
-} gates SEC(".maps");
+HASH_MAP(gates, PROCESSES_MAX, __u32, struct lien_probe_gate);
 
 /* Gates that guard any memory, not just NCCL's; key: pid. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PROCESSES_MAX);
-	__type(key, __u32);
-	__type(value, __u32);
-} gates_all SEC(".maps");
+HASH_MAP(gates_all, PROCESSES_MAX, __u32, __u32);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PROCESSES_MAX);
-	__type(key, __u32);
-	__type(value, struct lien_probe_shut);
-} shut SEC(".maps");
+HASH_MAP(shut, PROCESSES_MAX, __u32, struct lien_probe_shut);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, THREADS_MAX);
-	__type(key, struct lien_probe_held_key);
-	__type(value, struct lien_probe_held);
-} held SEC(".maps");
+HASH_MAP(held, THREADS_MAX, struct lien_probe_held_key, struct lien_probe_held);
 
 /* Communicators that a gate with `by_comm` holds; the value means nothing. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, LIEN_PROBE_COMMS_AWAY_MAX);
-	__type(key, struct lien_probe_comm);
-	__type(value, __u32);
-} comms_away SEC(".maps");
+HASH_MAP(comms_away, LIEN_PROBE_COMMS_AWAY_MAX, struct lien_probe_comm, __u32);
 
 /* Written for one job at a time, and emptied before it counts as at rest. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, LIEN_PROBE_ALLOWED_MAX);
-	__type(key, struct lien_probe_pair);
-	__type(value, struct lien_probe_allowed);
-} allowed SEC(".maps");
+HASH_MAP(allowed, LIEN_PROBE_ALLOWED_MAX, struct lien_probe_pair, struct lien_probe_allowed);
 
 static __always_inline void held_key(struct lien_probe_held_key *key, const struct thread *thread)
 {
@@ -145,31 +115,12 @@ static __always_inline void gate_library_mapped(__u32 pid)
 /* Returns the communicator of a gated call; 0: none among its arguments. */
 static __always_inline __u64 gated_comm(const struct arguments *arguments, __u32 call)
 {
-	__u64 comm = 0;
-	__u32 at;
+	__u64 comm;
 
-	if (LIEN_CALL_IS_TRAFFIC(call)) {
-		at = comm_argument(call);
-		if (at == 6)
-			bpf_probe_read_user(&comm, sizeof(comm), (void *)(arguments->sp + 8));
-		else
-			comm = arguments->arg[at == 4 ? 4 : 5];
-		return comm;
-	}
-	switch (call) {
-	case LIEN_CALL_NCCL_DESTROY:
-	case LIEN_CALL_NCCL_ABORT:
-	case LIEN_CALL_NCCL_FINALIZE:
-	case LIEN_CALL_NCCL_REGISTER:
-	case LIEN_CALL_NCCL_DEREGISTER:
-	case LIEN_CALL_NCCL_WINDOW_REGISTER:
-	case LIEN_CALL_NCCL_WINDOW_DEREGISTER:
-	case LIEN_CALL_NCCL_SPLIT:
-	case LIEN_CALL_NCCL_SHRINK:
-	case LIEN_CALL_NCCL_DEVICE_COMM:
-		return arguments->arg[0];
-	}
-	return 0;
+	if (!LIEN_CALL_IS_TRAFFIC(call))
+		return comm_of(call, arguments->arg[0]);
+	traffic_comm(arguments, call, &comm);
+	return comm;
 }
 
 /* Once the first calls of a group were let in, the others must follow: none of them starts before

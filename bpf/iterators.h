@@ -7,12 +7,7 @@
 #ifndef LIEN_BPF_ITERATORS_H
 #define LIEN_BPF_ITERATORS_H
 
-#include "control.h"
-#include "exports.h"
-#include "gate.h"
 #include "lifecycle.h"
-#include "pids.h"
-#include "users.h"
 
 static long count_references(struct bpf_map *map, struct lien_probe_share *key,
 	struct lien_probe_export *export, void *arg)

@@ -4,8 +4,6 @@
 #define LIEN_BPF_LIFECYCLE_H
 
 #include "gate.h"
-#include "nccl.h"
-#include "process.h"
 #include "sharing.h"
 
 /* The process is gone or has become another program. */

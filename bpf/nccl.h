@@ -8,19 +8,9 @@
 #define NCCL_IN_PROGRESS 7
 
 /* Live communicators of live processes: an entry is deleted when either ends. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, COMMS_MAX);
-	__type(key, struct lien_probe_comm);
-	__type(value, struct lien_probe_traffic);
-} traffic SEC(".maps");
+HASH_MAP(traffic, COMMS_MAX, struct lien_probe_comm, struct lien_probe_traffic);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PAIRS_MAX);
-	__type(key, struct lien_probe_pair);
-	__type(value, __u64);
-} pairs SEC(".maps");
+HASH_MAP(pairs, PAIRS_MAX, struct lien_probe_pair, __u64);
 
 static const struct lien_probe_traffic no_traffic;
 
@@ -81,21 +71,19 @@ struct unmade {
 
 #define UNMADE 32
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, UNMADE_MAX);
-	__type(key, struct unmade_key);
-	__type(value, struct unmade);
-} unmades SEC(".maps");
+HASH_MAP(unmades, UNMADE_MAX, struct unmade_key, struct unmade);
 
 static const struct unmade no_unmade;
+
+static __always_inline int derives_comm(__u32 call)
+{
+	return call == LIEN_CALL_NCCL_SPLIT || call == LIEN_CALL_NCCL_SHRINK;
+}
 
 /* Returns the place where the communicator's address will be written. */
 static __always_inline __u64 made_at(const struct frame *frame)
 {
-	return frame->call == LIEN_CALL_NCCL_SPLIT || frame->call == LIEN_CALL_NCCL_SHRINK
-		       ? frame->arg[3]
-		       : frame->arg[0];
+	return derives_comm(frame->call) ? frame->arg[3] : frame->arg[0];
 }
 
 static __always_inline struct unmade *unmade_add(
@@ -129,8 +117,7 @@ static __always_inline int unmade_keep(struct thread *thread, const struct frame
 	struct lien_probe_process *process;
 	struct unmade *unmade;
 
-	if ((frame->call != LIEN_CALL_NCCL_SPLIT && frame->call != LIEN_CALL_NCCL_SHRINK) ||
-		!succeeded(event->result) || event->comm.comm ||
+	if (!derives_comm(frame->call) || !succeeded(event->result) || event->comm.comm ||
 		event->flags & LIEN_EVENT_PARTIAL ||
 		(frame->call == LIEN_CALL_NCCL_SPLIT && event->comm.color < 0))
 		return 0;
@@ -206,17 +193,10 @@ static __always_inline void unmade_report(struct thread *thread, __u64 comm, __s
 
 /* --- the communicator that NCCL works for ----------------------------------------------------- */
 
-/* Returns the communicator of an NCCL call: see lien_event.scope. */
-static __always_inline __u64 scope_of(const struct frame *frame)
+/* Returns the communicator that is the first argument of a call of NCCL's; 0: none is. */
+static __always_inline __u64 comm_of(__u32 call, __u64 first)
 {
-	switch (frame->call) {
-	case LIEN_CALL_NCCL_INIT_RANK:
-	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
-	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
-	case LIEN_CALL_NCCL_INIT_ALL:
-	case LIEN_CALL_NCCL_SPLIT:
-	case LIEN_CALL_NCCL_SHRINK:
-		return LIEN_SCOPE_INIT | frame->t_entry;
+	switch (call) {
 	case LIEN_CALL_NCCL_FINALIZE:
 	case LIEN_CALL_NCCL_DESTROY:
 	case LIEN_CALL_NCCL_ABORT:
@@ -225,9 +205,17 @@ static __always_inline __u64 scope_of(const struct frame *frame)
 	case LIEN_CALL_NCCL_WINDOW_REGISTER:
 	case LIEN_CALL_NCCL_WINDOW_DEREGISTER:
 	case LIEN_CALL_NCCL_DEVICE_COMM:
-		return frame->arg[0];
+		return first;
 	}
-	return 0;
+	return derives_comm(call) ? first : 0;
+}
+
+/* Returns the communicator of an NCCL call: see lien_event.scope. */
+static __always_inline __u64 scope_of(const struct frame *frame)
+{
+	return LIEN_CALL_MAKES_COMM(frame->call) || derives_comm(frame->call)
+		       ? LIEN_SCOPE_INIT | frame->t_entry
+		       : comm_of(frame->call, frame->arg[0]);
 }
 
 /* Returns the process, if known. */
@@ -261,19 +249,12 @@ static __noinline int scope_inherit(struct task_struct *child)
 		scope = parent->scope_sure ? parent->scope : 0;
 	account = parent->account;
 	ktid = BPF_CORE_READ(child, pid);
-	if (!scope || share_take(account, SHARE_THREADS))
-		return 0;
-	if (bpf_map_update_elem(&threads, &ktid, &no_thread, BPF_NOEXIST)) {
-		share_give(account, SHARE_THREADS, 1);
-		return 0;
-	}
-	thread = bpf_map_lookup_elem(&threads, &ktid);
+	thread = scope ? thread_add(ktid, account) : 0;
 	if (!thread)
 		return 0;
 	thread->pid = parent->pid;
 	thread->tid = pid_in_agent(child);
 	thread->start = parent->start;
-	thread->account = account;
 	thread->scope = scope;
 	thread->scope_sure = 1;
 	return 0;
@@ -459,20 +440,23 @@ static __always_inline void emit_all(
 /* --- collectives -------------------------------------------------------------------------------
  */
 
-/* The number of the communicator among each collective's arguments; 6 is the first one on the
- * stack. */
-static __always_inline __u32 comm_argument(__u32 call)
+/* Reads the communicator of a collective or transfer. Returns -1 if it cannot be read. */
+static __always_inline int traffic_comm(const struct arguments *arguments, __u32 call, __u64 *comm)
 {
+	*comm = 0;
 	switch (call) {
-	case LIEN_CALL_NCCL_REDUCE:
-		return 6;
+	case LIEN_CALL_NCCL_REDUCE: /* the first argument on the stack */
+		return bpf_probe_read_user(comm, sizeof(*comm), (void *)(arguments->sp + 8)) ? -1
+											     : 0;
 	case LIEN_CALL_NCCL_ALL_GATHER:
 	case LIEN_CALL_NCCL_ALL_TO_ALL:
 	case LIEN_CALL_NCCL_SEND:
 	case LIEN_CALL_NCCL_RECV:
-		return 4;
+		*comm = arguments->arg[4];
+		return 0;
 	}
-	return 5;
+	*comm = arguments->arg[5];
+	return 0;
 }
 
 /* Bytes of ncclDataType_t 0 to 11, four bits each. */
@@ -518,7 +502,7 @@ static __always_inline void count_pair(
 /* Unknown processes are not counted: nothing would delete their entries. */
 __noinline int count_traffic(struct thread *thread, const struct arguments *arguments, __u32 call)
 {
-	__u32 kind = call - LIEN_TRAFFIC_FIRST, at = comm_argument(call), type;
+	__u32 kind = call - LIEN_TRAFFIC_FIRST, type;
 	int pair = LIEN_CALL_IS_TRANSFER(call);
 	struct lien_probe_process *process;
 	struct lien_probe_traffic *sums;
@@ -530,9 +514,7 @@ __noinline int count_traffic(struct thread *thread, const struct arguments *argu
 	elements = arguments->arg[pair ? 1 : 2];
 	type = arguments->arg[pair ? 2 : 3];
 	key.pid = thread->pid;
-	key.comm = arguments->arg[at == 4 ? 4 : 5];
-	if (at == 6 &&
-		bpf_probe_read_user(&key.comm, sizeof(key.comm), (void *)(arguments->sp + 8))) {
+	if (traffic_comm(arguments, call, &key.comm)) {
 		count(LIEN_COUNTER_UNREADABLE);
 		return 0;
 	}

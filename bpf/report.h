@@ -3,11 +3,8 @@
 #ifndef LIEN_BPF_REPORT_H
 #define LIEN_BPF_REPORT_H
 
-#include "kernel.h"
-#include <bpf/bpf_helpers.h>
-#include <lien/event.h>
-#include <lien/probe.h>
 #include "account.h"
+#include <lien/event.h>
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -22,21 +19,11 @@ struct {
 } counters SEC(".maps");
 
 /* Processes that mapped the driver, by pid. The agent adds those that ran before it started. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PROCESSES_MAX);
-	__type(key, __u32);
-	__type(value, struct lien_probe_process);
-} processes SEC(".maps");
+HASH_MAP(processes, PROCESSES_MAX, __u32, struct lien_probe_process);
 
 /* Lost records of known processes, by pid, so that the agent can mark them incomplete. An entry is
  * deleted with its process, so there is room for each. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PROCESSES_MAX);
-	__type(key, __u32);
-	__type(value, __u64);
-} lost SEC(".maps");
+HASH_MAP(lost, PROCESSES_MAX, __u32, __u64);
 
 static __always_inline void count(__u32 counter)
 {

@@ -8,8 +8,45 @@
 #ifndef LIEN_BPF_SHARING_H
 #define LIEN_BPF_SHARING_H
 
-#include "exports.h"
 #include "thread.h"
+
+/* For the exports of jobs, plus half as many for those of restores. */
+#define EXPORTS_MAX	131072
+#define EXPORTS_ALL_MAX (EXPORTS_MAX / 2 * 3)
+
+/* Maps exported files to their exports. */
+HASH_MAP(shares, EXPORTS_ALL_MAX, struct lien_probe_share, struct lien_probe_export);
+
+#define MODE_READ_WRITE 3 /* FMODE_READ, FMODE_WRITE */
+
+/* Returns -1 if there is no file. */
+static __always_inline int file_key(struct lien_probe_share *key, const struct file *file)
+{
+	key->file = (__u64)file;
+	key->private_data = file ? (__u64)BPF_CORE_READ(file, private_data) : 0;
+	key->inode = file ? BPF_CORE_READ(file, f_inode, i_ino) : 0;
+	key->device = file ? BPF_CORE_READ(file, f_inode, i_sb, s_dev) : 0;
+	key->mode = file ? BPF_CORE_READ(file, f_mode) & MODE_READ_WRITE : 0;
+	return file ? 0 : -1;
+}
+
+/* Returns how many references there are to a file; 0: it has been closed. */
+static __always_inline __u64 references_to(const struct lien_probe_share *key)
+{
+	const struct file *file = (const struct file *)key->file;
+	struct lien_probe_share now = {};
+	long count;
+
+	/* The kernel may have given the address to another file, or the page to something else. */
+	if (file_key(&now, file) || now.private_data != key->private_data ||
+		now.inode != key->inode || now.device != key->device || now.mode != key->mode)
+		return 0;
+	if (bpf_core_field_exists(file->f_ref))
+		count = BPF_CORE_READ(file, f_ref.refcnt.counter) + 1;
+	else
+		count = BPF_CORE_READ(file, f_count.counter);
+	return count > 0 ? count : 0;
+}
 
 #define HANDLE_FD     1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */
 #define HANDLE_FABRIC 8 /* CU_MEM_HANDLE_TYPE_FABRIC */
@@ -29,12 +66,7 @@ struct export
 	__u64 number;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, EXPORTS_ALL_MAX);
-	__type(key, struct export_slot);
-	__type(value, struct export);
-} export_slots SEC(".maps");
+HASH_MAP(export_slots, EXPORTS_ALL_MAX, struct export_slot, struct export);
 
 __u64 next_share = 0;
 

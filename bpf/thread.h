@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Threads that make traced calls. A call's arguments are kept from entry to return in a small stack
- * of frames per thread. Frames are matched by stack pointer, which also tells which call is nested
- * in which.
+ * Processes, and their threads that make traced calls. A call's arguments are kept from entry to
+ * return in a small stack of frames per thread. Frames are matched by stack pointer, which also
+ * tells which call is nested in which.
  */
 #ifndef LIEN_BPF_THREAD_H
 #define LIEN_BPF_THREAD_H
 
-#include "pids.h"
 #include "report.h"
 #include <lien/thread.h>
 
@@ -18,12 +17,7 @@ struct arguments {
 };
 
 /* Key: kernel tid. An entry is deleted when its thread exits. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, THREADS_MAX);
-	__type(key, __u32);
-	__type(value, struct thread);
-} threads SEC(".maps");
+HASH_MAP(threads, THREADS_MAX, __u32, struct thread);
 
 static const struct thread no_thread;
 
@@ -50,13 +44,29 @@ static __noinline void count_untracked(__u32 pid)
 		__sync_fetch_and_add(&process->untracked, 1);
 }
 
+/* Adds the record of a thread that has none. NULL: no room. */
+static __noinline struct thread *thread_add(__u32 ktid, __u64 account)
+{
+	struct thread *thread;
+
+	if (share_take(account, SHARE_THREADS))
+		return 0;
+	if (bpf_map_update_elem(&threads, &ktid, &no_thread, BPF_NOEXIST)) {
+		share_give(account, SHARE_THREADS, 1);
+		return 0;
+	}
+	thread = bpf_map_lookup_elem(&threads, &ktid);
+	if (thread)
+		thread->account = account;
+	return thread;
+}
+
 /* Returns the record of the calling thread, made at its first traced call. NULL: no room. */
 static __noinline struct thread *thread_get(void)
 {
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
 	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
 	struct task_struct *task;
-	__u64 account;
 	__u32 pid;
 
 	if (thread)
@@ -65,23 +75,14 @@ static __noinline struct thread *thread_get(void)
 	pid = leader_pid(task);
 	if (!pid)
 		return 0;
-	account = account_of(task);
-	if (share_take(account, SHARE_THREADS)) {
+	thread = thread_add(ktid, account_of(task));
+	if (!thread) {
 		count_untracked(pid);
 		return 0;
 	}
-	if (bpf_map_update_elem(&threads, &ktid, &no_thread, BPF_NOEXIST)) {
-		share_give(account, SHARE_THREADS, 1);
-		count_untracked(pid);
-		return 0;
-	}
-	thread = bpf_map_lookup_elem(&threads, &ktid);
-	if (!thread)
-		return 0;
 	thread->pid = pid;
 	thread->tid = pid_in_agent(task);
 	thread->start = image_of(task);
-	thread->account = account;
 	return thread;
 }
 
@@ -138,6 +139,58 @@ static __always_inline struct lien_event *event_init(struct thread *thread, __u1
 	event->tid = thread->tid;
 	event->start = thread->start;
 	return event;
+}
+
+/* --- processes -------------------------------------------------------------------------------- */
+
+/* Adds an unknown process. NULL: its user's share is used up. */
+static __noinline struct lien_probe_process *process_add(
+	__u32 pid, const struct lien_probe_process *process)
+{
+	__u64 account = process->account;
+
+	if (share_take(account, SHARE_PROCESSES))
+		return 0;
+	if (bpf_map_update_elem(&processes, &pid, process, BPF_NOEXIST))
+		share_give(account, SHARE_PROCESSES, 1);
+	return bpf_map_lookup_elem(&processes, &pid);
+}
+
+/* First sight of a process: complete if the call is cuInit, which precedes all others. */
+__noinline int announce(struct thread *thread, __u32 complete)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct lien_probe_process process = {.announced = 1, .whole = complete}, *known;
+	struct lien_event *event;
+	__u32 pid;
+
+	if (!thread)
+		return 0;
+	pid = thread->pid;
+	thread->announced = 1;
+	process.start = thread->start;
+	process.account = thread->account;
+	known = bpf_map_lookup_elem(&processes, &pid);
+	if (known && known->start == thread->start) {
+		if (__sync_lock_test_and_set(&known->announced, 1))
+			return 0;
+		known->whole = complete;
+	} else if (known) {
+		/* Its pid belonged to another process, whose exit was missed. */
+		if (bpf_map_update_elem(&processes, &pid, &process, BPF_EXIST)) {
+			count_lost(pid);
+			return 0;
+		}
+	} else if (!process_add(pid, &process)) {
+		count_lost(pid);
+		return 0;
+	}
+	event = event_init(thread, LIEN_EVENT_PROCESS);
+	event->t_entry = event->t_return = bpf_ktime_get_ns();
+	event->process.uid = (__u32)bpf_get_current_uid_gid();
+	event->process.complete = complete;
+	BPF_CORE_READ_STR_INTO(&event->process.comm, task, group_leader, comm);
+	return emit(event, LIEN_EVENT_SIZE(process), thread->account);
 }
 
 #endif

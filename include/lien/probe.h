@@ -99,7 +99,7 @@ struct lien_probe_image {
 	unsigned long long account;
 };
 
-/* Value of lien_probe_process.account when the user cannot be determined (bpf/users.h). */
+/* Value of lien_probe_process.account when the user cannot be determined (bpf/account.h). */
 #define LIEN_ACCOUNT_UNKNOWN (2ull << 32)
 
 /* Value of map `processes`, key: pid. */
