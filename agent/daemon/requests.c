@@ -9,7 +9,7 @@
 #include "agent/daemon/coordinate.h"
 #include "agent/daemon/loop.h"
 #include "agent/daemon/own.h"
-#include "agent/graph/known.h"
+#include "agent/graph/named.h"
 #include "agent/journal/recording.h"
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"

@@ -8,7 +8,6 @@
 #include "agent/core/node.h"
 #include "agent/daemon/own.h"
 #include "agent/graph/event_check.h"
-#include "agent/graph/known.h"
 #include "agent/graph/named.h"
 
 static bool invalid(struct lien_client *client, const char *error)

@@ -6,19 +6,7 @@
 #include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
 
-/* Some kinds differ in their arguments, but not in their effect. */
-#define lien_graph_apply_init		 lien_graph_apply_nothing
-#define lien_graph_apply_alloc_pitch	 lien_graph_apply_alloc
-#define lien_graph_apply_alloc_managed	 lien_graph_apply_alloc
-#define lien_graph_apply_alloc_async	 lien_graph_apply_alloc
-#define lien_graph_apply_alloc_from_pool lien_graph_apply_alloc
-#define lien_graph_apply_alloc_host	 lien_graph_apply_alloc
-#define lien_graph_apply_register_host	 lien_graph_apply_alloc
-#define lien_graph_apply_pool_import	 lien_graph_apply_pool_create
-#define lien_graph_apply_register_mr	 lien_graph_apply_register
-#define lien_graph_apply_deregister_mr	 lien_graph_apply_deregister
-
-static int lien_graph_apply_nothing(
+static int apply_init(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	(void)graph, (void)process, (void)event;
@@ -26,7 +14,7 @@ static int lien_graph_apply_nothing(
 }
 
 /* lien follows neither what holds the memory nor when that lets go of it. */
-static int lien_graph_apply_holds(
+static int apply_holds(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	(void)graph, (void)event;
@@ -34,7 +22,7 @@ static int lien_graph_apply_holds(
 	return 0;
 }
 
-static int lien_graph_apply_device_comm(
+static int apply_device_comm(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	(void)graph, (void)event;
@@ -42,25 +30,24 @@ static int lien_graph_apply_device_comm(
 	return 0;
 }
 
-static lien_apply_fn *const effects[LIEN_KIND_COUNT] = {
-#define EFFECT(kind, least, origin) [LIEN_KIND_##kind] = lien_graph_apply_##kind,
-	LIEN_KINDS(EFFECT)
-#undef EFFECT
-};
+static lien_apply_fn *const other_effects[LIEN_KIND_COUNT] = {LIEN_OTHER_KINDS(LIEN_EFFECT)};
 
+/* Each kind is in one of them. */
 static lien_apply_fn *effect_of(unsigned call)
 {
-	return effects[lien_call_kind(call)];
+	static lien_apply_fn *const *const effects[] = {lien_memory_effects, lien_release_effects,
+		lien_share_effects, lien_comm_effects, lien_register_effects, other_effects};
+	const enum lien_kind kind = lien_call_kind(call);
+	unsigned i = 0;
+
+	while (!effects[i][kind])
+		i++;
+	return effects[i][kind];
 }
 
-/* Returns the last library that begins below the address. */
-static struct lien_library_map *library_below(struct lien_process *process, uint64_t address)
+static void library_drop(struct lien_process *process, struct lien_library_map *map)
 {
-	struct lien_library_map key = {.start = address}, *map;
-
-	map = RB_NFIND(lien_library_tree, &process->libraries, &key);
-	return map ? RB_PREV(lien_library_tree, &process->libraries, map)
-		   : RB_MAX(lien_library_tree, &process->libraries);
+	free(RB_REMOVE(lien_library_tree, &process->libraries, map));
 }
 
 static int apply_library(
@@ -90,13 +77,13 @@ static int apply_library(
 		free(map);
 		return -ENOMEM;
 	}
-	for (old = library_below(process, map->end); old && old->end > map->start; old = next) {
+	for (old = lien_library_below(process, map->end); old && old->end > map->start;
+		old = next) {
 		next = RB_PREV(lien_library_tree, &process->libraries, old);
-		lien_library_drop(process, old);
+		library_drop(process, old);
 	}
 	if (map->inode) {
 		RB_INSERT(lien_library_tree, &process->libraries, map);
-		RB_INSERT(lien_place_tree, &process->places, map);
 		if (!map->t_mapped)
 			lien_process_found_library(graph, process, map);
 	} else {
@@ -184,6 +171,127 @@ static int apply_reread(
 	return 0;
 }
 
+/* --- the end, in steps ------------------------------------------------------------------------ */
+
+static void disown(struct lien_graph *graph, struct lien_allocation *allocation)
+{
+	LIST_REMOVE(allocation, of_owner);
+	allocation->owner = NULL;
+	lien_allocation_drop_unheld(graph, allocation);
+}
+
+/* Ends one part of the process, or frees it if it has none left. */
+static void end_step(struct lien_graph *graph, struct lien_process *process)
+{
+	struct lien_reservation *reservation = SPLAY_ROOT(&process->reservations);
+	struct lien_comm *comm = RB_ROOT(&process->comms);
+	struct lien_context *context = RB_ROOT(&process->contexts);
+	struct lien_capture *capture = RB_ROOT(&process->captures);
+	struct lien_pool *pool = RB_ROOT(&process->pools);
+	struct lien_pending *pending = TAILQ_FIRST(&process->pending);
+
+	if (!RB_EMPTY(&process->mappings)) {
+		lien_mapping_drop(graph, RB_ROOT(&process->mappings));
+	} else if (!SPLAY_EMPTY(&process->handles)) {
+		lien_handle_drop(graph, SPLAY_ROOT(&process->handles));
+	} else if (reservation) {
+		lien_reservation_drop(graph, process, reservation);
+	} else if (!RB_EMPTY(&process->cards)) {
+		lien_registration_drop(&process->cards, RB_ROOT(&process->cards));
+	} else if (comm && !RB_EMPTY(&comm->registrations)) {
+		lien_registration_drop(&comm->registrations, RB_ROOT(&comm->registrations));
+	} else if (comm) {
+		lien_comm_drop(graph, process, comm);
+	} else if (!RB_EMPTY(&process->inits)) {
+		lien_init_drop(process, RB_ROOT(&process->inits));
+	} else if (!LIST_EMPTY(&process->splits)) {
+		lien_splits_drop_one(graph, process);
+	} else if (context) {
+		free(RB_REMOVE(lien_context_tree, &process->contexts, context));
+	} else if (capture) {
+		free(RB_REMOVE(lien_capture_tree, &process->captures, capture));
+	} else if (pool) {
+		free(RB_REMOVE(lien_pool_tree, &process->pools, pool));
+	} else if (!RB_EMPTY(&process->libraries)) {
+		library_drop(process, RB_ROOT(&process->libraries));
+	} else if (pending) {
+		TAILQ_REMOVE(&process->pending, pending, next);
+		free(pending);
+	} else if (!LIST_EMPTY(&process->owned)) {
+		disown(graph, LIST_FIRST(&process->owned));
+	} else {
+		TAILQ_REMOVE(&graph->ending, process, of_ending);
+		free(process->card_spans.span);
+		free(process);
+	}
+}
+
+/* Drops everything that the process holds; allocations that others still hold stay. */
+static void process_end(struct lien_graph *graph, struct lien_process *process)
+{
+	process->ended = true;
+	if (graph->on_process_end)
+		graph->on_process_end(graph->on_process_end_context, process);
+	RB_REMOVE(lien_process_tree, &graph->processes, process);
+	graph->stats.processes--;
+	TAILQ_INSERT_TAIL(&graph->ending, process, of_ending);
+	lien_graph_finish(graph, graph->patient ? LIEN_AT_ONCE : UINT_MAX);
+}
+
+static void free_step(struct lien_graph *graph, struct lien_allocation *allocation)
+{
+	if (!LIST_EMPTY(&allocation->shares)) {
+		lien_share_drop(graph, LIST_FIRST(&allocation->shares));
+		return;
+	}
+	TAILQ_REMOVE(&graph->freed, allocation, of_graph);
+	lien_slab_put(&graph->slabs.allocations, allocation);
+}
+
+bool lien_graph_unfinished(const struct lien_graph *graph)
+{
+	return graph->unmapping.process || !TAILQ_EMPTY(&graph->freed) ||
+	       !TAILQ_EMPTY(&graph->ending);
+}
+
+bool lien_graph_finish(struct lien_graph *graph, unsigned steps)
+{
+	for (; steps && lien_graph_unfinished(graph); steps--)
+		if (graph->unmapping.process)
+			lien_graph_unmap_step(graph);
+		else if (!TAILQ_EMPTY(&graph->freed))
+			free_step(graph, TAILQ_FIRST(&graph->freed));
+		else
+			end_step(graph, TAILQ_FIRST(&graph->ending));
+	return !lien_graph_unfinished(graph);
+}
+
+void lien_graph_be_patient(struct lien_graph *graph)
+{
+	graph->patient = true;
+}
+
+void lien_graph_free(struct lien_graph *graph)
+{
+	struct lien_process *process;
+
+	if (!graph)
+		return;
+	graph->patient = false;
+	lien_graph_loaded(graph);
+	while ((process = RB_ROOT(&graph->processes)))
+		process_end(graph, process);
+	lien_graph_free_let_go(graph);
+	lien_graph_free_sets(graph);
+	lien_slab_clear(&graph->slabs.allocations);
+	lien_slab_clear(&graph->slabs.mappings);
+	lien_slab_clear(&graph->slabs.handles);
+	lien_slab_clear(&graph->slabs.holdings);
+	lien_slab_clear(&graph->slabs.reservations);
+	lien_slab_clear(&graph->slabs.shares);
+	free(graph);
+}
+
 /* --- all events ------------------------------------------------------------------------------- */
 
 /* Returns true for an event that tells nothing about an unknown process. */
@@ -199,7 +307,7 @@ static struct lien_process *process_of(struct lien_graph *graph, const struct li
 	struct lien_process *process = lien_graph_process(graph, event->pid);
 
 	if (process && process->start != event->start) {
-		lien_process_end(graph, process);
+		process_end(graph, process);
 		process = NULL;
 	}
 	if (process || tells_nothing(event->type))
@@ -252,7 +360,7 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 		return 0;
 	case LIEN_EVENT_EXEC:
 	case LIEN_EVENT_EXIT:
-		lien_process_end(graph, process);
+		process_end(graph, process);
 		return 0;
 	case LIEN_EVENT_LIBRARY:
 		return apply_library(graph, process, event);

@@ -1,10 +1,270 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Communicators: the members of each group, their ranks, and the memory of each communicator. */
+/*
+ * Communicators: the members of each group, their ranks, and the memory of each communicator. After
+ * an ncclCommSplit() the ranks in the new groups are known once all ranks of the parent have
+ * called.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/graph/internal.h"
+
+/* --- splits ----------------------------------------------------------------------------------- */
+
+static int lien_split_cmp(const struct lien_split *a, const struct lien_split *b)
+{
+	int order = memcmp(a->id, b->id, sizeof(a->id));
+
+	return order ? order : (a->nranks > b->nranks) - (a->nranks < b->nranks);
+}
+RB_GENERATE(lien_split_tree, lien_split, by_id, lien_split_cmp)
+
+static int lien_split_rank_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
+{
+	return (a->parent_rank > b->parent_rank) - (a->parent_rank < b->parent_rank);
+}
+RB_GENERATE(lien_split_rank_tree, lien_split_member, by_rank, lien_split_rank_cmp)
+
+static int by_number_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
+{
+	if (a->number != b->number)
+		return a->number < b->number ? -1 : 1;
+	return a->serial < b->serial ? -1 : a->serial > b->serial;
+}
+LIEN_TREE(lien_split_comm_tree, lien_split_member, by_number, by_number_cmp)
+
+static int by_parent_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
+{
+	if (a->parent != b->parent)
+		return a->parent < b->parent ? -1 : 1;
+	return a->serial < b->serial ? -1 : a->serial > b->serial;
+}
+LIEN_TREE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp)
+
+static struct lien_split *split_of(
+	struct lien_graph *graph, const uint8_t *id, int32_t nranks, unsigned number)
+{
+	struct lien_split *split = calloc(1, sizeof(*split)), *known;
+
+	if (!split)
+		return NULL;
+	memcpy(split->id, id, sizeof(split->id));
+	split->number = number;
+	split->nranks = nranks;
+	known = RB_INSERT(lien_split_tree, &graph->splits, split);
+	if (!known)
+		return split;
+	free(split);
+	return known;
+}
+
+/* The member refers to its communicators no longer. */
+static void forget_comm(struct lien_process *process, struct lien_split_member *member)
+{
+	RB_REMOVE(lien_split_comm_tree, &process->split_comms, member);
+	member->number = 0;
+	member->split->known -= !member->parent;
+}
+
+static void forget_parent(struct lien_process *process, struct lien_split_member *member)
+{
+	RB_REMOVE(lien_split_parent_tree, &process->split_parents, member);
+	member->parent = 0;
+	member->split->known -= !member->number;
+}
+
+static void member_free(struct lien_split_member *member)
+{
+	if (member->number)
+		forget_comm(member->process, member);
+	if (member->parent)
+		forget_parent(member->process, member);
+	LIST_REMOVE(member, of_process);
+	RB_REMOVE(lien_split_rank_tree, &member->split->members, member);
+	member->split->members_count--;
+	free(member);
+}
+
+/* Not inline: gcc 12 would not see that this removes the members from their processes' lists. */
+static __attribute__((noinline)) void split_free(struct lien_graph *graph, struct lien_split *split)
+{
+	while (!RB_EMPTY(&split->members))
+		member_free(RB_ROOT(&split->members));
+	RB_REMOVE(lien_split_tree, &graph->splits, split);
+	free(split);
+}
+
+/* A rank calls once, so an earlier member with that rank is stale. -ENOMEM. */
+static int member_add(struct lien_graph *graph, struct lien_process *process,
+	struct lien_split *split, const struct lien_split_member *wanted)
+{
+	struct lien_split_member *member = malloc(sizeof(*member)), *stale;
+
+	if (!member)
+		return -ENOMEM;
+	stale = RB_FIND(lien_split_rank_tree, &split->members, (struct lien_split_member *)wanted);
+	if (stale)
+		member_free(stale);
+	*member = *wanted;
+	member->split = split;
+	member->process = process;
+	member->serial = ++graph->next_split_member;
+	split->members_count++;
+	split->known += member->number || member->parent;
+	RB_INSERT(lien_split_rank_tree, &split->members, member);
+	LIST_INSERT_HEAD(&process->splits, member, of_process);
+	if (member->number)
+		RB_INSERT(lien_split_comm_tree, &process->split_comms, member);
+	if (member->parent)
+		RB_INSERT(lien_split_parent_tree, &process->split_parents, member);
+	return 0;
+}
+
+static int member_cmp(const void *a, const void *b)
+{
+	const struct lien_split_member *x = *(struct lien_split_member *const *)a;
+	const struct lien_split_member *y = *(struct lien_split_member *const *)b;
+
+	if (x->color != y->color)
+		return x->color < y->color ? -1 : 1;
+	if (x->key != y->key)
+		return x->key < y->key ? -1 : 1;
+	return (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
+}
+
+/* NULL: it takes no part, or was destroyed (splits_forget()). */
+static struct lien_comm *comm_of(const struct lien_split_member *member)
+{
+	return member->number ? lien_comm_find(member->process, member->comm) : NULL;
+}
+
+/* All have called: sorts by color, then key, then rank in the parent (ncclCommSplit()). */
+static int split_finish(struct lien_graph *graph, struct lien_split *split)
+{
+	struct lien_split_member **members = calloc(split->members_count, sizeof(*members));
+	unsigned count = 0, i, first, end;
+	struct lien_split_member *member;
+	struct lien_comm *comm;
+
+	if (!members)
+		return -ENOMEM;
+	RB_FOREACH (member, lien_split_rank_tree, &split->members)
+		members[count++] = member;
+	qsort(members, count, sizeof(*members), member_cmp);
+	for (first = 0; first < count; first = end) {
+		for (end = first; end < count; end++)
+			if (members[end]->color != members[first]->color)
+				break;
+		for (i = first; i < end; i++) {
+			comm = comm_of(members[i]);
+			if (!comm)
+				continue;
+			comm->rank = i - first;
+			comm->nranks = end - first;
+		}
+	}
+	free(members);
+	split_free(graph, split);
+	return 0;
+}
+
+void lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process)
+{
+	split_free(graph, LIST_FIRST(&process->splits)->split);
+}
+
+/* A communicator is destroyed. A split with no known members left will never be complete. */
+static void splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number)
+{
+	struct lien_split_member key = {.number = number, .parent = number}, *member;
+	struct lien_split *split;
+
+	while ((member = RB_NFIND(lien_split_comm_tree, &process->split_comms, &key)) &&
+		member->number == number) {
+		split = member->split;
+		forget_comm(process, member);
+		if (!split->known)
+			split_free(graph, split);
+	}
+	while ((member = RB_NFIND(lien_split_parent_tree, &process->split_parents, &key)) &&
+		member->parent == number) {
+		split = member->split;
+		forget_parent(process, member);
+		if (!split->known)
+			split_free(graph, split);
+	}
+}
+
+/* A rank takes part in a split of a parent with nranks ranks: its number-th, or the one of that id.
+ * The last of them to do so learns all ranks. -ENOMEM. */
+static int split_add(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_split_member *member, const uint8_t *id, int32_t nranks, unsigned number)
+{
+	struct lien_split *split = split_of(graph, id, nranks, number);
+	int err = split ? member_add(graph, process, split, member) : -ENOMEM;
+
+	if (split && !split->members_count)
+		split_free(graph, split);
+	if (err)
+		return err;
+	return split->members_count == (unsigned)split->nranks ? split_finish(graph, split) : 0;
+}
+
+/* A snapshot has only splits that lack members, and each member once. */
+static bool split_fits(struct lien_graph *graph, const struct lien_state_split *body)
+{
+	struct lien_split_member rank = {.parent_rank = body->parent_rank};
+	struct lien_split key = {.nranks = body->nranks}, *split;
+
+	if (body->parent_rank < 0 || body->parent_rank >= body->nranks || body->nranks < 2)
+		return false;
+	memcpy(key.id, body->id, sizeof(key.id));
+	split = RB_FIND(lien_split_tree, &graph->splits, &key);
+	return !split || (split->number == body->number &&
+				 split->members_count + 1 < (unsigned)split->nranks &&
+				 !RB_FIND(lien_split_rank_tree, &split->members, &rank));
+}
+
+int lien_split_load(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_state_split *body)
+{
+	const struct lien_comm *comm = body->comm ? lien_process_comm(process, body->comm) : NULL;
+	const struct lien_split_member member = {
+		.comm = comm ? comm->address : 0,
+		.number = body->comm,
+		.parent = body->parent,
+		.color = body->color,
+		.key = body->key,
+		.parent_rank = body->parent_rank,
+	};
+
+	if (!split_fits(graph, body) || (body->comm && !comm) ||
+		(body->parent && !lien_process_comm(process, body->parent)))
+		return -EBADMSG;
+	return split_add(graph, process, &member, body->id, body->nranks, body->number);
+}
+
+bool lien_split_place(
+	const struct lien_process *process, uint64_t address, struct lien_split_place *place)
+{
+	const struct lien_comm *comm = lien_comm_find((struct lien_process *)process, address);
+	struct lien_split_comm_tree *tree = (struct lien_split_comm_tree *)&process->split_comms;
+	struct lien_split_member key = {.number = comm ? comm->number : 0};
+	const struct lien_split_member *member =
+		comm ? RB_NFIND(lien_split_comm_tree, tree, &key) : NULL;
+
+	if (!member || member->number != comm->number)
+		return false;
+	*place = (struct lien_split_place){.split = member->split->id,
+		.nranks = member->split->nranks,
+		.members = member->split->members_count,
+		.key = member->key,
+		.parent_rank = member->parent_rank};
+	return true;
+}
+
+/* --- communicators ---------------------------------------------------------------------------- */
 
 struct lien_comm *lien_comm_new(
 	struct lien_graph *graph, struct lien_process *process, uint64_t address)
@@ -52,7 +312,7 @@ void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, stru
 {
 	struct lien_init key = {.number = comm->number}, *init;
 
-	lien_splits_forget(graph, process, comm->number);
+	splits_forget(graph, process, comm->number);
 	while (!RB_EMPTY(&comm->registrations))
 		lien_registration_drop(&comm->registrations, RB_ROOT(&comm->registrations));
 	while ((init = RB_FIND(lien_init_number_tree, &process->init_numbers, &key)))
@@ -104,11 +364,7 @@ static struct lien_comm *comm_made(
 {
 	struct lien_comm *comm = lien_comm_find(process, event->comm.comm);
 
-	if (comm &&
-		!lien_pending_apply(graph, process, LIEN_CALL_NCCL_DESTROY, comm->address, 0,
-			lien_graph_apply_comm_end) &&
-		!lien_pending_apply(graph, process, LIEN_CALL_NCCL_ABORT, comm->address, 0,
-			lien_graph_apply_comm_end))
+	if (comm && !lien_pending_apply(graph, process, LIEN_KIND_comm_end, comm->address, 0))
 		lien_comm_drop(graph, process, comm);
 	comm = lien_comm_new(graph, process, event->comm.comm);
 	if (!comm || adopt_number(comm, process, event->t_entry))
@@ -132,42 +388,6 @@ static struct lien_comm *comm_derived(
 	comm->rank = comm->nranks = -1;
 	memset(comm->id, 0, sizeof(comm->id));
 	return comm;
-}
-
-uint64_t lien_comm_group(const struct lien_comm *comm)
-{
-	uint64_t magic;
-
-	memcpy(&magic, comm->id, sizeof(magic));
-	return magic;
-}
-
-bool lien_comm_unnamed(const struct lien_comm *comm)
-{
-	static const uint8_t none[sizeof(comm->id)];
-
-	return !memcmp(comm->id, none, sizeof(none));
-}
-
-/*
- * Follows the hashes. No ncclUniqueId has it at this offset: there it is zero, behind a socket's
- * address.
- */
-#define FOUND_AT   64
-#define FOUND_MARK "by NCCL's RAS"
-
-void lien_comm_found_id(uint8_t id[128], uint64_t hash, uint64_t host_hash, uint64_t pid_hash)
-{
-	memset(id, 0, sizeof(((struct lien_comm *)0)->id));
-	memcpy(id, &hash, sizeof(hash));
-	memcpy(id + 16, &host_hash, sizeof(host_hash));
-	memcpy(id + 24, &pid_hash, sizeof(pid_hash));
-	memcpy(id + FOUND_AT, FOUND_MARK, sizeof(FOUND_MARK));
-}
-
-bool lien_comm_is_found(const struct lien_comm *comm)
-{
-	return !memcmp(comm->id + FOUND_AT, FOUND_MARK, sizeof(FOUND_MARK));
 }
 
 /* NCCL's RAS names the communicator. If its making was seen, more is known already. */
@@ -249,7 +469,7 @@ static void add_color(uint8_t *id, int32_t color)
 	memcpy(id, &hash, sizeof(hash));
 }
 
-int lien_graph_apply_comm_init(
+static int apply_comm_init(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	if (event->flags & LIEN_EVENT_FOUND)
@@ -284,7 +504,7 @@ static void shrink_rank(
 		comm->rank = rank;
 }
 
-int lien_graph_apply_comm_shrink(
+static int apply_comm_shrink(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *parent = comm_parent(process, event), *comm;
@@ -306,7 +526,7 @@ int lien_graph_apply_comm_shrink(
 	return 0;
 }
 
-int lien_graph_apply_comm_finalize(
+static int apply_comm_finalize(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *comm = lien_comm_find(process, event->comm_end.comm);
@@ -317,7 +537,7 @@ int lien_graph_apply_comm_finalize(
 	return 0;
 }
 
-int lien_graph_apply_comm_end(
+static int apply_comm_end(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *comm = lien_comm_find(process, event->comm_end.comm);
@@ -345,7 +565,7 @@ static int split_join(struct lien_graph *graph, struct lien_process *process,
 	if (parent->rank < 0 || parent->rank >= parent->nranks || !comm_has_count(parent))
 		return 0; /* its members are unknown then */
 	derive_id(id, parent, LIEN_CALL_NCCL_SPLIT, number);
-	return lien_split_join(graph, process, &member, id, parent->nranks, number);
+	return split_add(graph, process, &member, id, parent->nranks, number);
 }
 
 static int split_recorded(
@@ -359,7 +579,7 @@ static int split_recorded(
 	return parent ? split_join(graph, process, event, parent, comm, event->comm.excluded) : 0;
 }
 
-int lien_graph_apply_comm_split(
+static int apply_comm_split(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *parent = comm_parent(process, event), *comm = NULL;
@@ -384,3 +604,5 @@ int lien_graph_apply_comm_split(
 	}
 	return split_join(graph, process, event, parent, comm, parent->splits);
 }
+
+lien_apply_fn *const lien_comm_effects[LIEN_KIND_COUNT] = {LIEN_COMM_KINDS(LIEN_EFFECT)};

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* The parts of the graph: how they are found, and what can be said of one. */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "agent/graph/devices.h"
 #include "agent/graph/internal.h"
+#include "agent/graph/viewer.h"
 
 #define SPLAY_TREE(tree, type, member, entry)                                                      \
 	int tree##_cmp(const struct type *a, const struct type *b)                                 \
@@ -53,23 +57,6 @@ static int lien_binding_cmp(const struct lien_binding *a, const struct lien_bind
 	return a->number < b->number ? -1 : a->number > b->number;
 }
 RB_GENERATE(lien_binding_tree, lien_binding, of_object, lien_binding_cmp)
-
-/* Sorts by file, then by offset in it. */
-static int lien_place_cmp(const struct lien_library_map *a, const struct lien_library_map *b)
-{
-	if (a->inode != b->inode)
-		return a->inode < b->inode ? -1 : 1;
-	if (a->dev_major != b->dev_major)
-		return a->dev_major < b->dev_major ? -1 : 1;
-	if (a->dev_minor != b->dev_minor)
-		return a->dev_minor < b->dev_minor ? -1 : 1;
-	if (a->file != b->file)
-		return a->file < b->file ? -1 : 1;
-	if (a->offset != b->offset)
-		return a->offset < b->offset ? -1 : 1;
-	return a->start < b->start ? -1 : a->start > b->start;
-}
-RB_GENERATE(lien_place_tree, lien_library_map, by_place, lien_place_cmp)
 
 int lien_graph_new(struct lien_graph **out)
 {
@@ -166,11 +153,6 @@ struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *alloc
 	return first_shown(TAILQ_NEXT(allocation, of_graph));
 }
 
-bool lien_range_sane(uint64_t va, uint64_t bytes)
-{
-	return bytes && va + bytes > va;
-}
-
 struct lien_mapping *lien_process_overlap(struct lien_process *process, uint64_t va, uint64_t bytes)
 {
 	struct lien_mapping *at = RB_ROOT(&process->mappings), *best = NULL;
@@ -191,57 +173,29 @@ struct lien_mapping *lien_process_mapping(struct lien_process *process, uint64_t
 	return lien_process_overlap(process, va, 1);
 }
 
+struct lien_library_map *lien_library_below(struct lien_process *process, uint64_t address)
+{
+	struct lien_library_map key = {.start = address}, *map;
+
+	map = RB_NFIND(lien_library_tree, &process->libraries, &key);
+	return map ? RB_PREV(lien_library_tree, &process->libraries, map)
+		   : RB_MAX(lien_library_tree, &process->libraries);
+}
+
 struct lien_library_map *lien_process_library(struct lien_process *process, uint64_t address)
 {
-	struct lien_library_map *at = RB_ROOT(&process->libraries);
+	struct lien_library_map *map = lien_library_below(process, address + 1);
 
-	while (at) {
-		if (address < at->start)
-			at = RB_LEFT(at, by_start);
-		else if (address >= at->end)
-			at = RB_RIGHT(at, by_start);
-		else
-			return at;
-	}
-	return NULL;
+	return map && address < map->end ? map : NULL;
 }
 
-struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
-{
-	struct lien_comm key = {.address = address};
-
-	return RB_FIND(lien_comm_tree, &process->comms, &key);
-}
-
-struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number)
-{
-	struct lien_comm key = {.number = number};
-
-	return RB_FIND(lien_comm_number_tree, &process->comm_numbers, &key);
-}
-
-struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value)
-{
-	struct lien_handle key = {.value = value};
-
-	return SPLAY_FIND(lien_handle_tree, &process->handles, &key);
-}
-
-/* The driver did something that contradicts the graph. This is expected if the process's beginning
- * was missed. */
+/* This is expected if the process's beginning was missed. */
 void lien_graph_odd(struct lien_graph *graph, struct lien_process *process)
 {
 	if (process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_ADOPTED))
 		return;
 	graph->stats.odd++;
 	process->incomplete |= LIEN_INCOMPLETE_ODD;
-}
-
-void lien_process_earn_visits(struct lien_process *process)
-{
-	process->visits += LIEN_VISITS_EVENT;
-	if (process->visits > LIEN_VISITS_MAX)
-		process->visits = LIEN_VISITS_MAX;
 }
 
 bool lien_process_visits(struct lien_graph *graph, struct lien_process *process)
@@ -270,16 +224,6 @@ struct lien_holding *lien_allocation_holding(
 		if (holding->process == process)
 			break;
 	return holding;
-}
-
-const struct lien_access_set *lien_mapping_access(const struct lien_mapping *mapping)
-{
-	return mapping->opened ? NULL : mapping->access;
-}
-
-unsigned lien_mapping_opens(const struct lien_mapping *mapping)
-{
-	return mapping->opened ? mapping->opens : 0;
 }
 
 bool lien_allocation_held(const struct lien_allocation *allocation)
@@ -314,11 +258,6 @@ bool lien_allocation_on_device(const struct lien_allocation *allocation)
 	}
 }
 
-bool lien_allocation_by_address(const struct lien_allocation *allocation)
-{
-	return allocation->origin >= LIEN_ORIGIN_ALLOC;
-}
-
 const char *lien_allocation_library(const struct lien_allocation *allocation)
 {
 	return allocation->site ? allocation->site->library->text : "unknown";
@@ -343,6 +282,42 @@ struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation)
 		       : NULL;
 }
 
+uint64_t lien_comm_group(const struct lien_comm *comm)
+{
+	uint64_t magic;
+
+	memcpy(&magic, comm->id, sizeof(magic));
+	return magic;
+}
+
+bool lien_comm_unnamed(const struct lien_comm *comm)
+{
+	static const uint8_t none[sizeof(comm->id)];
+
+	return !memcmp(comm->id, none, sizeof(none));
+}
+
+/*
+ * Follows the hashes. No ncclUniqueId has it at this offset: there it is zero, behind a socket's
+ * address.
+ */
+#define FOUND_AT   64
+#define FOUND_MARK "by NCCL's RAS"
+
+void lien_comm_found_id(uint8_t id[128], uint64_t hash, uint64_t host_hash, uint64_t pid_hash)
+{
+	memset(id, 0, sizeof(((struct lien_comm *)0)->id));
+	memcpy(id, &hash, sizeof(hash));
+	memcpy(id + 16, &host_hash, sizeof(host_hash));
+	memcpy(id + 24, &pid_hash, sizeof(pid_hash));
+	memcpy(id + FOUND_AT, FOUND_MARK, sizeof(FOUND_MARK));
+}
+
+bool lien_comm_is_found(const struct lien_comm *comm)
+{
+	return !memcmp(comm->id + FOUND_AT, FOUND_MARK, sizeof(FOUND_MARK));
+}
+
 struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start)
 {
 	struct lien_process *process = calloc(1, sizeof(*process));
@@ -365,16 +340,171 @@ uint64_t lien_range_bytes(uint64_t va, uint64_t bytes)
 	return bytes ? bytes : 1;
 }
 
-void lien_library_drop(struct lien_process *process, struct lien_library_map *map)
-{
-	RB_REMOVE(lien_library_tree, &process->libraries, map);
-	RB_REMOVE(lien_place_tree, &process->places, map);
-	free(map);
-}
-
 void lien_registration_drop(
 	struct lien_registration_tree *list, struct lien_registration *registration)
 {
-	RB_REMOVE(lien_registration_tree, list, registration);
-	free(registration);
+	free(RB_REMOVE(lien_registration_tree, list, registration));
+}
+
+const char *lien_process_takes_no_orders(const struct lien_process *process)
+{
+	switch (process->presence) {
+	case LIEN_CONTROL_NONE:
+		if (process->detached)
+			return "it was detached by `lien detach`: `lien attach` gives it the "
+			       "library again";
+		return "it has no control library: `lien attach` gives it one";
+	case LIEN_CONTROL_LOADED:
+		return "its control thread does not run yet: `lien attach` starts it, as does the "
+		       "next call that allocates, frees, maps or shares GPU memory";
+	case LIEN_CONTROL_OTHER:
+		return "its control library is of another version of lien: use the agent of that "
+		       "version";
+	case LIEN_CONTROL_TAKEN:
+		return "it takes orders from another agent on this node: stop that one";
+	case LIEN_CONTROL_UNKNOWN:
+	case LIEN_CONTROL_READY:
+		break;
+	}
+	return NULL;
+}
+
+/* --- who sees what ---------------------------------------------------------------------------- */
+
+bool lien_viewer_sees(const struct lien_viewer *viewer, const struct lien_process *process)
+{
+	return !viewer || !viewer->one_user || (process && process->uid == viewer->uid);
+}
+
+static bool sees_holder(const struct lien_viewer *viewer, const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding;
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (lien_viewer_sees(viewer, holding->process))
+			return true;
+	return false;
+}
+
+bool lien_viewer_sees_owner(
+	const struct lien_viewer *viewer, const struct lien_allocation *allocation)
+{
+	if (lien_viewer_sees(viewer, allocation->owner))
+		return true;
+	return !allocation->owner && sees_holder(viewer, allocation);
+}
+
+bool lien_viewer_sees_part(
+	const struct lien_viewer *viewer, const struct lien_allocation *allocation)
+{
+	return lien_viewer_sees(viewer, allocation->owner) || sees_holder(viewer, allocation);
+}
+
+/* --- whose memory it is, where nobody saw who asked for it ------------------------------------ */
+
+#define GROUPS_MAX 128 /* names of groups that are compared, for each process */
+
+static const char nccl[] = "nccl";
+
+/* The groups that a process is in, by NCCL's name for them and by their unique ids. */
+struct groups {
+	uint64_t name[GROUPS_MAX];
+	unsigned count;
+	bool unnamed; /* it may be in groups that nobody could name */
+};
+
+static void add_name(struct groups *groups, uint64_t name)
+{
+	if (name && groups->count < GROUPS_MAX)
+		groups->name[groups->count++] = name;
+}
+
+static void list_groups(struct lien_process *process, struct groups *groups)
+{
+	struct lien_comm *comm;
+	uint64_t name;
+
+	groups->count = 0;
+	groups->unnamed = false;
+	RB_FOREACH (comm, lien_comm_tree, &process->comms) {
+		memcpy(&name, comm->id, sizeof(name));
+		add_name(groups, name);
+		add_name(groups, comm->hash);
+		groups->unnamed |= lien_comm_unnamed(comm);
+		if (groups->count == GROUPS_MAX)
+			return;
+	}
+	if (!groups->count)
+		groups->unnamed |= process->incomplete & LIEN_INCOMPLETE_NCCL;
+}
+
+/* Are they ranks of one communicator, or is nothing known of their communicators that says no? */
+static bool may_be_ranks(struct lien_process *a, struct lien_process *b)
+{
+	struct groups of_a, of_b;
+	unsigned i, j;
+
+	list_groups(a, &of_a);
+	list_groups(b, &of_b);
+	for (i = 0; i < of_a.count; i++)
+		for (j = 0; j < of_b.count; j++)
+			if (of_a.name[i] == of_b.name[j])
+				return true;
+	return of_a.unnamed && of_b.unnamed;
+}
+
+/* Returns the device that a process numbers so. NULL: not known. */
+static const struct lien_uuid *device_of(const struct lien_process *process, int32_t ordinal)
+{
+	const struct lien_ordinals *ordinals = process->ordinals;
+
+	return ordinals && ordinal >= 0 && (unsigned)ordinal < ordinals->count
+		       ? &ordinals->uuid[ordinal]
+		       : NULL;
+}
+
+/* NCCL shares memory with the ranks on other devices, and programs also with their helpers on the
+ * same one. Returns false only if no other device has access. */
+static bool reaches_another_device(
+	const struct lien_allocation *allocation, const struct lien_holding *holding)
+{
+	const struct lien_uuid *home = device_of(allocation->owner, allocation->prop.location_id);
+	const struct lien_access_set *set;
+	const struct lien_mapping *mapping;
+	const struct lien_uuid *other;
+	unsigned i;
+
+	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
+		set = lien_mapping_access(mapping);
+		for (i = 0; set && i < set->count; i++) {
+			if (set->access[i].location_type != allocation->prop.location_type)
+				continue;
+			other = device_of(holding->process, set->access[i].location_id);
+			if (!home || !other || !lien_uuid_equal(home, other))
+				return true;
+		}
+	}
+	return false;
+}
+
+static bool seems_nccls(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding;
+
+	if (!allocation->found || !allocation->owner || lien_allocation_by_address(allocation))
+		return false;
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (holding->process != allocation->owner &&
+			reaches_another_device(allocation, holding) &&
+			may_be_ranks(allocation->owner, holding->process))
+			return true;
+	return false;
+}
+
+const char *lien_allocation_attributed(const struct lien_allocation *allocation, bool *inferred)
+{
+	const char *library = lien_allocation_library(allocation);
+
+	*inferred = !strcmp(library, "unknown") && seems_nccls(allocation);
+	return *inferred ? nccl : library;
 }

@@ -295,7 +295,6 @@ struct lien_comm {
 /* An executable mapping of a file: calls come from these. */
 struct lien_library_map {
 	RB_ENTRY(lien_library_map) by_start;
-	RB_ENTRY(lien_library_map) by_place; /* in the file */
 	uint64_t start, end, offset, inode, t_mapped;
 	uint32_t dev_major, dev_minor;
 	const struct lien_name *file; /* last component of the path */
@@ -305,6 +304,7 @@ struct lien_library_map {
 struct lien_pending {
 	TAILQ_ENTRY(lien_pending) next;
 	struct lien_event event; /* the announcement; LIEN_EVENT_DOUBTFUL is set when it applies */
+	int (*effect)(struct lien_graph *, struct lien_process *, const struct lien_event *);
 };
 
 struct lien_pool {
@@ -345,7 +345,6 @@ SPLAY_HEAD(lien_reservation_tree, lien_reservation);
 RB_HEAD(lien_comm_tree, lien_comm);
 RB_HEAD(lien_comm_number_tree, lien_comm);
 RB_HEAD(lien_library_tree, lien_library_map);
-RB_HEAD(lien_place_tree, lien_library_map);
 RB_HEAD(lien_pool_tree, lien_pool);
 RB_HEAD(lien_context_tree, lien_context);
 RB_HEAD(lien_context_number_tree, lien_context);
@@ -407,7 +406,6 @@ struct lien_process {
 	struct lien_registration_tree cards; /* memory registered with network cards */
 	struct lien_spans card_spans;
 	struct lien_library_tree libraries;
-	struct lien_place_tree places; /* the libraries by place */
 	TAILQ_HEAD(, lien_pending) pending;
 	unsigned pending_count;
 	struct lien_capture_tree captures;
@@ -514,16 +512,28 @@ const char *lien_mapping_card_keeps(const struct lien_mapping *mapping);
 struct lien_holding *lien_allocation_holding(
 	const struct lien_allocation *allocation, const struct lien_process *process);
 /* Returns the locations with access; NULL: none, or not known. */
-const struct lien_access_set *lien_mapping_access(const struct lien_mapping *mapping);
+static inline const struct lien_access_set *lien_mapping_access(const struct lien_mapping *mapping)
+{
+	return mapping->opened ? NULL : mapping->access;
+}
+
 /* Returns how often legacy IPC opened it. */
-unsigned lien_mapping_opens(const struct lien_mapping *mapping);
+static inline unsigned lien_mapping_opens(const struct lien_mapping *mapping)
+{
+	return mapping->opened ? mapping->opens : 0;
+}
+
 /* Returns true while anything holds it; false if only an export that has not been imported may keep
  * it alive. */
 bool lien_allocation_held(const struct lien_allocation *allocation);
 /* Returns true when the owner holds it in host memory: no handle and no mapping of it is live. */
 bool lien_allocation_offloaded(const struct lien_allocation *allocation);
 /* Returns true for memory without handles. */
-bool lien_allocation_by_address(const struct lien_allocation *allocation);
+static inline bool lien_allocation_by_address(const struct lien_allocation *allocation)
+{
+	return allocation->origin >= LIEN_ORIGIN_ALLOC;
+}
+
 /* Returns the name of the library or program that asked for it, or "unknown". */
 const char *lien_allocation_library(const struct lien_allocation *allocation);
 /* May the application work on it without NCCL, although it is NCCL's? NCCL made it for its caller
@@ -536,7 +546,11 @@ bool lien_allocation_handed_out(const struct lien_allocation *allocation);
  */
 const char *lien_allocation_attributed(const struct lien_allocation *allocation, bool *inferred);
 /* Returns its tag. NULL: it has none, or it is not known. */
-const char *lien_allocation_tag(const struct lien_allocation *allocation);
+static inline const char *lien_allocation_tag(const struct lien_allocation *allocation)
+{
+	return allocation->tag ? allocation->tag->text : NULL;
+}
+
 /* Returns false if it may have a tag that is not known, because nobody saw it being made, for
  * example. */
 bool lien_allocation_tag_known(const struct lien_allocation *allocation);

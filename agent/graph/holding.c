@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Memory and what holds it: handles, mappings, bindings and shares. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +72,26 @@ static void share_link(
 		LIST_INSERT_AFTER(first, share, of_allocation);
 	else
 		LIST_INSERT_HEAD(&allocation->shares, share, of_allocation);
+}
+
+int lien_binding_new(struct lien_graph *graph, const struct lien_binding *like)
+{
+	struct lien_binding *binding = malloc(sizeof(*binding));
+
+	if (!binding)
+		return -ENOMEM;
+	*binding = *like;
+	binding->number = ++graph->next_binding;
+	RB_INSERT(lien_binding_tree, &binding->object->bound, binding);
+	LIST_INSERT_HEAD(&binding->memory->bindings, binding, of_memory);
+	return 0;
+}
+
+void lien_reservation_drop(struct lien_graph *graph, struct lien_process *process,
+	struct lien_reservation *reservation)
+{
+	SPLAY_REMOVE(lien_reservation_tree, &process->reservations, reservation);
+	lien_slab_put(&graph->slabs.reservations, reservation);
 }
 
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding)

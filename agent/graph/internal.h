@@ -3,8 +3,7 @@
  * Shared by the graph's own files: making and removing its parts. No other file includes this.
  *
  * The files call only those before them, in the order of this header: first what stores, then what
- * ends, then what applies events. A call that makes a name again has to apply a release of it that
- * is still pending, so the effects of releases come before those of the calls that make.
+ * applies kinds of calls, then snapshots, and apply.c, which all events reach first.
  */
 #ifndef LIEN_GRAPH_INTERNAL_H
 #define LIEN_GRAPH_INTERNAL_H
@@ -96,7 +95,6 @@ struct lien_graph {
 
 RB_PROTOTYPE(lien_process_tree, lien_process, by_pid, lien_process_cmp);
 RB_PROTOTYPE(lien_init_number_tree, lien_init, by_number, lien_init_number_cmp);
-RB_PROTOTYPE(lien_place_tree, lien_library_map, by_place, lien_place_cmp);
 RB_PROTOTYPE(lien_split_tree, lien_split, by_id, lien_split_cmp);
 RB_PROTOTYPE(lien_split_rank_tree, lien_split_member, by_rank, lien_split_rank_cmp);
 int lien_share_cmp(const struct lien_share *a, const struct lien_share *b);
@@ -105,6 +103,8 @@ SPLAY_PROTOTYPE(lien_share_tree, lien_share, by_number, lien_share_cmp)
 /* Applies an event; -ENOMEM is the only failure. */
 typedef int lien_apply_fn(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+/* For the tables of a file's effects by kind. */
+#define LIEN_EFFECT(kind, least, origin) [LIEN_KIND_##kind] = apply_##kind,
 
 /* --- graph.c --- */
 struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start);
@@ -115,15 +115,35 @@ struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, ui
  * that; returns its bytes.
  */
 uint64_t lien_range_bytes(uint64_t va, uint64_t bytes);
-void lien_library_drop(struct lien_process *process, struct lien_library_map *map);
+/* Returns the last library that begins below the address. */
+struct lien_library_map *lien_library_below(struct lien_process *process, uint64_t address);
 void lien_registration_drop(
 	struct lien_registration_tree *list, struct lien_registration *registration);
-struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address);
-struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value);
+static inline struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
+{
+	return RB_FIND(lien_comm_tree, &process->comms, &(struct lien_comm){.address = address});
+}
+
 /* Returns the communicator with that number. NULL: it was destroyed, or is being made. */
-struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number);
+static inline struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number)
+{
+	return RB_FIND(lien_comm_number_tree, &process->comm_numbers,
+		&(struct lien_comm){.number = number});
+}
+
+static inline struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value)
+{
+	struct lien_handle key = {.value = value};
+
+	return SPLAY_FIND(lien_handle_tree, &process->handles, &key);
+}
+
 /* Returns true for a range that is not empty and does not wrap; forged recordings have others. */
-bool lien_range_sane(uint64_t va, uint64_t bytes);
+static inline bool lien_range_sane(uint64_t va, uint64_t bytes)
+{
+	return bytes && va + bytes > va;
+}
+
 /* Returns the first mapping that has a byte in [va, va + bytes). */
 struct lien_mapping *lien_process_overlap(
 	struct lien_process *process, uint64_t va, uint64_t bytes);
@@ -136,7 +156,13 @@ struct lien_mapping *lien_process_overlap(
 #define LIEN_VISITS_EVENT 64
 #define LIEN_VISITS_MAX	  (1u << 18)
 bool lien_process_visits(struct lien_graph *graph, struct lien_process *process);
-void lien_process_earn_visits(struct lien_process *process);
+static inline void lien_process_earn_visits(struct lien_process *process)
+{
+	process->visits += LIEN_VISITS_EVENT;
+	if (process->visits > LIEN_VISITS_MAX)
+		process->visits = LIEN_VISITS_MAX;
+}
+
 /* The driver did something that contradicts what is known of the process. */
 void lien_graph_odd(struct lien_graph *graph, struct lien_process *process);
 
@@ -158,8 +184,6 @@ void lien_graph_free_sets(struct lien_graph *graph);
  * meanwhile are known from now on. */
 void lien_process_found_library(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_library_map *map);
-
-/* --- tag.c --- */
 /* Gives the allocation a tag of this user, or marks it if that cannot be one. -ENOMEM. */
 int lien_allocation_set_tag(struct lien_graph *graph, struct lien_allocation *allocation,
 	uint32_t uid, const char text[LIEN_TAG_BYTES]);
@@ -196,65 +220,28 @@ bool lien_share_awaited(const struct lien_share *share);
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
 /* Drops the share of the previous restore: it has been imported, and closed. */
 void lien_share_drop_control(struct lien_graph *graph, struct lien_allocation *allocation);
+/* Adds a binding with the same members, except for those that link it. -ENOMEM. */
+int lien_binding_new(struct lien_graph *graph, const struct lien_binding *like);
+void lien_reservation_drop(struct lien_graph *graph, struct lien_process *process,
+	struct lien_reservation *reservation);
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
 /* Frees an allocation that nothing holds, unless an import of it may still be reported. */
 void lien_allocation_drop_unheld(struct lien_graph *graph, struct lien_allocation *allocation);
 
-/* --- pending.c --- */
-/* Returns false for an unmap that the driver refuses: it unmaps whole mappings, and no range that
- * ends within one. */
-bool lien_release_may_succeed(struct lien_process *process, const struct lien_event *event);
-/* The entry or the return of a call that releases: it has its effect when it returns. -ENOMEM. */
+/* --- release.c --- */
+/*
+ * The entry or the return of a call that releases: it has its effect when it returns. The
+ * announcement keeps the effect. -ENOMEM.
+ */
 int lien_pending_call(struct lien_graph *graph, struct lien_process *process,
 	const struct lien_event *event, lien_apply_fn *effect);
 /*
  * The driver gives out a name that still exists, so a release of it that was entered must have
  * happened. Applies the first such release; its late return will find nothing pending. Returns
- * false if there is none. `effect` is the call's.
+ * false if there is none.
  */
-bool lien_pending_apply(struct lien_graph *graph, struct lien_process *process, unsigned call,
-	uint64_t name, uint64_t bytes, lien_apply_fn *effect);
-
-/* --- split.c --- */
-/*
- * A process ends: drops one split that it took part in, which will never be complete. Returns
- * false if there is none left.
- */
-bool lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process);
-/* A communicator is destroyed. A split with no known members left will never be complete. */
-void lien_splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number);
-/* A rank takes part in a split of a parent with nranks ranks: its number-th, or the one of that id.
- * The last of them to do so learns all ranks. -ENOMEM. */
-int lien_split_join(struct lien_graph *graph, struct lien_process *process,
-	const struct lien_split_member *member, const uint8_t *id, int32_t nranks, unsigned number);
-/* Loads the part of one rank in a split under way. */
-int lien_split_load(struct lien_graph *graph, struct lien_process *process,
-	const struct lien_state_split *body);
-
-/* --- comm.c --- */
-void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm);
-void lien_init_drop(struct lien_process *process, struct lien_init *init);
-/* Makes a communicator of which only the address is known. NULL: out of memory. */
-struct lien_comm *lien_comm_new(
-	struct lien_graph *graph, struct lien_process *process, uint64_t address);
-/* Returns the communicator's number for an event's scope; 0: none is known. */
-uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
-/* -ENOMEM. */
-int lien_init_new(struct lien_process *process, uint64_t scope, uint32_t number);
-lien_apply_fn lien_graph_apply_comm_end;
-lien_apply_fn lien_graph_apply_comm_init;
-lien_apply_fn lien_graph_apply_comm_split;
-lien_apply_fn lien_graph_apply_comm_shrink;
-lien_apply_fn lien_graph_apply_comm_finalize;
-
-/* --- registration.c --- */
-/* Names the card, if its name is not empty. Returns 0 or -ENOMEM. */
-int lien_registration_name(struct lien_graph *graph, struct lien_registration *registration,
-	const char card[LIEN_CARD_BYTES]);
-lien_apply_fn lien_graph_apply_deregister;
-lien_apply_fn lien_graph_apply_register;
-
-/* --- release.c --- */
+bool lien_pending_apply(struct lien_graph *graph, struct lien_process *process, enum lien_kind kind,
+	uint64_t name, uint64_t bytes);
 /* Removes the next mapping of the range that is being unmapped. */
 void lien_graph_unmap_step(struct lien_graph *graph);
 /* Applies calls under way that may have ended the name. Returns NULL if it names nothing now. */
@@ -264,26 +251,35 @@ struct lien_handle *lien_handle_after_pending(
 void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value);
 /* Removes a mapping, and the handles that only it kept. */
 void lien_mapping_remove(struct lien_graph *graph, struct lien_mapping *mapping);
-/*
- * Applies a pending release of the memory at the mapping's address. Returns false if there is none.
- */
-bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping);
-lien_apply_fn lien_graph_apply_release;
-lien_apply_fn lien_graph_apply_unmap;
-lien_apply_fn lien_graph_apply_free;
-lien_apply_fn lien_graph_apply_free_host;
-lien_apply_fn lien_graph_apply_unregister_host;
-lien_apply_fn lien_graph_apply_ipc_close;
-lien_apply_fn lien_graph_apply_address_free;
-
-/* --- context.c --- */
+/* Removes whatever is in a range that a call has just filled. Returns false if that is too much. */
+bool lien_range_vacate(
+	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
 /* 0: no such context, or not known. */
 uint32_t lien_context_number(struct lien_process *process, uint64_t value);
-/* Applies a pending end of the context with which the mapping's memory goes. Returns false if there
- * is none. */
-bool lien_context_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping);
-lien_apply_fn lien_graph_apply_context_destroy;
-lien_apply_fn lien_graph_apply_context;
+extern lien_apply_fn *const lien_release_effects[LIEN_KIND_COUNT];
+
+/* --- comm.c --- */
+/* A process ends: drops one split that it took part in, which will never be complete. */
+void lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process);
+/* Loads the part of one rank in a split under way. */
+int lien_split_load(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_state_split *body);
+void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm);
+void lien_init_drop(struct lien_process *process, struct lien_init *init);
+/* Makes a communicator of which only the address is known. NULL: out of memory. */
+struct lien_comm *lien_comm_new(
+	struct lien_graph *graph, struct lien_process *process, uint64_t address);
+/* Returns the communicator's number for an event's scope; 0: none is known. */
+uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
+/* -ENOMEM. */
+int lien_init_new(struct lien_process *process, uint64_t scope, uint32_t number);
+extern lien_apply_fn *const lien_comm_effects[LIEN_KIND_COUNT];
+
+/* --- registration.c --- */
+/* Names the card, if its name is not empty. Returns 0 or -ENOMEM. */
+int lien_registration_name(struct lien_graph *graph, struct lien_registration *registration,
+	const char card[LIEN_CARD_BYTES]);
+extern lien_apply_fn *const lien_register_effects[LIEN_KIND_COUNT];
 
 /* --- memory.c --- */
 /* Counts the reference that the event's caller got. -ENOMEM. */
@@ -292,42 +288,12 @@ int lien_handle_take(
 /* Fills in who asked for it, for which communicator and with which tag. -ENOMEM. */
 int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, const struct lien_event *event);
-/* Removes whatever is in a range that a call has just filled. Returns false if that is too much. */
-bool lien_range_vacate(
-	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
-lien_apply_fn lien_graph_apply_create;
-lien_apply_fn lien_graph_apply_retain;
-lien_apply_fn lien_graph_apply_reserve;
-lien_apply_fn lien_graph_apply_map;
-lien_apply_fn lien_graph_apply_access;
-
-/* --- alloc.c --- */
-lien_apply_fn lien_graph_apply_pool_destroy;
-lien_apply_fn lien_graph_apply_alloc;
-lien_apply_fn lien_graph_apply_pool_create;
-lien_apply_fn lien_graph_apply_pool_share;
-lien_apply_fn lien_graph_apply_range_handle;
+extern lien_apply_fn *const lien_memory_effects[LIEN_KIND_COUNT];
 
 /* --- share.c --- */
 /* Returns the share number of a 64-byte name; the call says what kind of name it is. */
 uint64_t lien_share_number(unsigned call, const uint8_t *key);
-lien_apply_fn lien_graph_apply_key_export;
-lien_apply_fn lien_graph_apply_key_import;
-lien_apply_fn lien_graph_apply_export;
-lien_apply_fn lien_graph_apply_import;
-
-/* --- multicast.c --- */
-/* Adds a binding with the same members, except for those that link it. -ENOMEM. */
-int lien_binding_new(struct lien_graph *graph, const struct lien_binding *like);
-lien_apply_fn lien_graph_apply_multicast_create;
-lien_apply_fn lien_graph_apply_multicast_device;
-lien_apply_fn lien_graph_apply_multicast_bind;
-lien_apply_fn lien_graph_apply_multicast_unbind;
-
-/* --- capture.c --- */
-lien_apply_fn lien_graph_apply_capture_begin;
-lien_apply_fn lien_graph_apply_capture_end;
-lien_apply_fn lien_graph_apply_stream_destroy;
+extern lien_apply_fn *const lien_share_effects[LIEN_KIND_COUNT];
 
 /* --- snapshot_load.c --- */
 /*
@@ -337,9 +303,5 @@ lien_apply_fn lien_graph_apply_stream_destroy;
  */
 int lien_graph_load(struct lien_graph *graph, const struct lien_event *event);
 void lien_graph_loaded(struct lien_graph *graph);
-
-/* --- end.c --- */
-/* Drops everything that the process holds; allocations that others still hold stay. */
-void lien_process_end(struct lien_graph *graph, struct lien_process *process);
 
 #endif

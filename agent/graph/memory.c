@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The effect of the driver's memory calls on the graph. */
+/* Calls that make memory, give it an address or work on it, and captures of streams. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include <lien/cuda_abi.h>
 #include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
 
@@ -42,25 +44,7 @@ int lien_handle_take(
 	return handle->raw_to ? 0 : -ENOMEM;
 }
 
-bool lien_range_vacate(
-	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes)
-{
-	struct lien_mapping *mapping;
-
-	bytes = lien_range_bytes(va, bytes);
-	while ((mapping = lien_process_overlap(process, va, bytes))) {
-		if (lien_mapping_apply_pending(graph, mapping) ||
-			lien_context_apply_pending(graph, mapping))
-			continue;
-		if (!lien_process_visits(graph, process))
-			return false;
-		lien_graph_odd(graph, process);
-		lien_mapping_remove(graph, mapping);
-	}
-	return true;
-}
-
-int lien_graph_apply_create(
+static int apply_create(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_allocation *allocation;
@@ -101,7 +85,7 @@ static void retain_contradicts(
 	lien_mapping_remove(graph, mapping);
 }
 
-int lien_graph_apply_retain(
+static int apply_retain(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_mapping *mapping = lien_process_mapping(process, event->retain.va);
@@ -126,7 +110,7 @@ int lien_graph_apply_retain(
 	return lien_handle_take(graph, handle, event);
 }
 
-int lien_graph_apply_reserve(
+static int apply_reserve(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_reservation *reservation = lien_slab_get(&graph->slabs.reservations), *old;
@@ -136,12 +120,10 @@ int lien_graph_apply_reserve(
 	reservation->va = event->reserve.va;
 	reservation->bytes = event->reserve.bytes;
 	while ((old = SPLAY_INSERT(lien_reservation_tree, &process->reservations, reservation))) {
-		if (lien_pending_apply(graph, process, LIEN_CALL_CU_MEM_ADDRESS_FREE, old->va, 0,
-			    lien_graph_apply_address_free))
+		if (lien_pending_apply(graph, process, LIEN_KIND_address_free, old->va, 0))
 			continue;
 		lien_graph_odd(graph, process);
-		SPLAY_REMOVE(lien_reservation_tree, &process->reservations, old);
-		lien_slab_put(&graph->slabs.reservations, old);
+		lien_reservation_drop(graph, process, old);
 	}
 	return 0;
 }
@@ -186,7 +168,7 @@ static void mapping_revive(
 	mapping->access = NULL;
 }
 
-int lien_graph_apply_map(
+static int apply_map(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_handle *handle = lien_handle_find(process, event->map.handle);
@@ -235,7 +217,7 @@ int lien_graph_apply_map(
 	return 0;
 }
 
-int lien_graph_apply_access(
+static int apply_access(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	uint64_t va = event->access.va, end = va + event->access.bytes;
@@ -259,3 +241,191 @@ int lien_graph_apply_access(
 	}
 	return 0;
 }
+
+/* --- memory without handles, on the device and in the host; pools ----------------------------- */
+
+static struct lien_pool *pool_find(struct lien_process *process, uint64_t value)
+{
+	struct lien_pool key = {.value = value};
+
+	return RB_FIND(lien_pool_tree, &process->pools, &key);
+}
+
+/* Pool memory is on the pool's device, other memory on the device of the thread's context. */
+static int32_t device_of(struct lien_process *process, const struct lien_event *event)
+{
+	const struct lien_pool *pool =
+		event->alloc.pool ? pool_find(process, event->alloc.pool) : NULL;
+
+	return pool && pool->device >= 0 ? pool->device : event->alloc.device;
+}
+
+static int apply_alloc(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *allocation;
+
+	if (!event->alloc.va || !event->alloc.bytes)
+		return 0; /* cuMemHostAlloc() of 0 bytes succeeds */
+	if (!lien_range_sane(event->alloc.va, event->alloc.bytes)) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	if (!lien_range_vacate(graph, process, event->alloc.va, event->alloc.bytes))
+		return 0;
+	allocation = lien_allocation_new(graph, lien_origin_of(event->type));
+	if (!allocation)
+		return -ENOMEM;
+	lien_allocation_own(allocation, process);
+	allocation->bytes = event->alloc.bytes;
+	allocation->prop.location_id = device_of(process, event);
+	if (allocation->prop.location_id >= 0)
+		allocation->prop.location_type = CU_MEM_LOCATION_TYPE_DEVICE;
+	allocation->context = lien_context_number(process, event->alloc.context);
+	if (lien_allocation_asked(graph, process, allocation, event))
+		return -ENOMEM;
+	return lien_mapping_new(graph, lien_holding_get(graph, process, allocation),
+		       event->alloc.va, event->alloc.bytes)
+		       ? 0
+		       : -ENOMEM;
+}
+
+static void pool_drop(struct lien_process *process, struct lien_pool *pool)
+{
+	RB_REMOVE(lien_pool_tree, &process->pools, pool);
+	free(pool);
+}
+
+static int apply_pool_destroy(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_pool *pool = pool_find(process, event->pool.pool);
+
+	if (!pool)
+		lien_graph_odd(graph, process);
+	else
+		pool_drop(process, pool);
+	return 0;
+}
+
+/* Creates a pool or imports one. */
+static int apply_pool_create(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_pool *pool;
+
+	while ((pool = pool_find(process, event->pool.pool)))
+		if (!lien_pending_apply(graph, process, LIEN_KIND_pool_destroy, pool->value, 0))
+			pool_drop(process, pool);
+	pool = calloc(1, sizeof(*pool));
+	if (!pool)
+		return -ENOMEM;
+	pool->value = event->pool.pool;
+	pool->imported = event->type == LIEN_CALL_CU_POOL_IMPORT;
+	pool->device = pool->imported ? -1 : event->pool.device;
+	pool->share = event->pool.share;
+	RB_INSERT(lien_pool_tree, &process->pools, pool);
+	return 0;
+}
+
+static int apply_pool_share(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_pool *pool = pool_find(process, event->pool.pool);
+
+	if (!pool)
+		lien_graph_odd(graph, process);
+	else
+		pool->share = event->pool.share;
+	return 0;
+}
+
+static int apply_range_handle(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	uint64_t end = event->range_handle.va + event->range_handle.bytes;
+	struct lien_mapping *mapping =
+		lien_process_overlap(process, event->range_handle.va, event->range_handle.bytes);
+
+	if (!mapping)
+		lien_graph_odd(graph, process);
+	for (; mapping && mapping->va < end && lien_process_visits(graph, process);
+		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping))
+		if (mapping->holding->allocation->origin != LIEN_ORIGIN_MULTICAST)
+			mapping->holding->allocation->dmabufs++;
+	return 0;
+}
+
+/* --- captures --------------------------------------------------------------------------------- */
+
+static struct lien_capture *capture_find(struct lien_process *process, uint64_t stream)
+{
+	struct lien_capture key = {.stream = stream};
+
+	return RB_FIND(lien_capture_tree, &process->captures, &key);
+}
+
+static int apply_capture_begin(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_capture *capture = capture_find(process, event->capture.stream);
+
+	process->captured = true;
+	if (capture)
+		lien_pending_apply(
+			graph, process, LIEN_KIND_stream_destroy, event->capture.stream, 0);
+	if (capture_find(process, event->capture.stream))
+		return 0; /* a stream has one capture at a time: the previous end was missed */
+	capture = calloc(1, sizeof(*capture));
+	if (!capture)
+		return -ENOMEM;
+	capture->stream = event->capture.stream;
+	RB_INSERT(lien_capture_tree, &process->captures, capture);
+	return 0;
+}
+
+/* These results leave a capture running. Any other result ends it, most of them without a graph. */
+static bool capture_goes_on(int result)
+{
+	return result == 1 /* INVALID_VALUE: none on this stream */ || result == 400 ||
+	       result == 903 /* UNMATCHED: not the origin */ || result == 908 /* WRONG_THREAD */;
+}
+
+static void capture_drop(struct lien_process *process, uint64_t stream)
+{
+	struct lien_capture *capture = capture_find(process, stream);
+
+	if (!capture)
+		return;
+	RB_REMOVE(lien_capture_tree, &process->captures, capture);
+	free(capture);
+}
+
+static int apply_capture_end(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	(void)graph;
+	if (!capture_goes_on(event->result))
+		capture_drop(process, event->capture.stream);
+	return 0;
+}
+
+/* A stream's destruction ends its capture. */
+static int apply_stream_destroy(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	(void)graph;
+	capture_drop(process, event->capture.stream);
+	return 0;
+}
+
+/* Some kinds differ in their arguments, but not in their effect. */
+#define apply_alloc_pitch     apply_alloc
+#define apply_alloc_managed   apply_alloc
+#define apply_alloc_async     apply_alloc
+#define apply_alloc_from_pool apply_alloc
+#define apply_alloc_host      apply_alloc
+#define apply_register_host   apply_alloc
+#define apply_pool_import     apply_pool_create
+
+lien_apply_fn *const lien_memory_effects[LIEN_KIND_COUNT] = {LIEN_MEMORY_KINDS(LIEN_EFFECT)};

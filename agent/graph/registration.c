@@ -50,7 +50,7 @@ int lien_registration_name(struct lien_graph *graph, struct lien_registration *r
 	return registration->why ? 0 : -ENOMEM;
 }
 
-int lien_graph_apply_deregister(
+static int apply_deregister(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_registration_tree *list = registrations_of(graph, process, event, false);
@@ -63,28 +63,13 @@ int lien_graph_apply_deregister(
 	return 0;
 }
 
-/* Returns the call that undoes this registration. */
-static unsigned end_of(unsigned call)
-{
-	switch (call) {
-	case LIEN_CALL_NCCL_REGISTER:
-		return LIEN_CALL_NCCL_DEREGISTER;
-	case LIEN_CALL_NCCL_WINDOW_REGISTER:
-		return LIEN_CALL_NCCL_WINDOW_DEREGISTER;
-	case LIEN_CALL_MLX5_UMEM_REG:
-	case LIEN_CALL_MLX5_UMEM_REG_EX:
-		return LIEN_CALL_MLX5_UMEM_DEREG;
-	case LIEN_CALL_GDR_PIN:
-	case LIEN_CALL_GDR_PIN_V2:
-		return LIEN_CALL_GDR_UNPIN;
-	}
-	return LIEN_CALL_IBV_DEREG_MR;
-}
-
-int lien_graph_apply_register(
+static int apply_register(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_registration_tree *list = registrations_of(graph, process, event, true);
+	const enum lien_kind end = lien_call_kind(event->type) == LIEN_KIND_register
+					   ? LIEN_KIND_deregister
+					   : LIEN_KIND_deregister_mr;
 	struct lien_registration *registration;
 
 	if (!list)
@@ -93,8 +78,7 @@ int lien_graph_apply_register(
 		/* NCCL reports success without a handle: it does not register such memory */
 		return 0;
 	while ((registration = registration_find(list, event->reg.handle))) {
-		if (lien_pending_apply(graph, process, end_of(event->type), event->reg.handle, 0,
-			    lien_graph_apply_deregister))
+		if (lien_pending_apply(graph, process, end, event->reg.handle, 0))
 			continue;
 		if (list != &process->cards)
 			/* NCCL counts: it returns one handle for a buffer registered twice */
@@ -225,3 +209,8 @@ const char *lien_mapping_card_keeps(const struct lien_mapping *mapping)
 	}
 	return spans_touch(spans, mapping);
 }
+
+#define apply_register_mr   apply_register
+#define apply_deregister_mr apply_deregister
+
+lien_apply_fn *const lien_register_effects[LIEN_KIND_COUNT] = {LIEN_REGISTER_KINDS(LIEN_EFFECT)};

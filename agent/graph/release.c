@@ -1,6 +1,109 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Calls that release memory, and names that the driver gives out again. */
+/*
+ * Calls that release memory, those that have been entered and have not returned yet, and names that
+ * the driver gives out again. Contexts, because memory that was allocated in one goes with it.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
+
+/* At most this many releases are pending at a time. Beyond it, the oldest returns were missed or
+ * never happened (longjmp). */
+#define PENDING_MAX 1024
+
+static struct lien_pending *pending_take(struct lien_process *process, struct lien_pending *pending)
+{
+	TAILQ_REMOVE(&process->pending, pending, next);
+	process->pending_count--;
+	return pending;
+}
+
+/* Returns false for an unmap that the driver refuses: it unmaps whole mappings, and no range that
+ * ends within one. */
+static bool may_succeed(struct lien_process *process, const struct lien_event *event)
+{
+	const uint64_t va = event->range.va, bytes = event->range.bytes;
+	const struct lien_mapping *first, *last;
+
+	if (event->type != LIEN_CALL_CU_MEM_UNMAP)
+		return true;
+	first = lien_process_overlap(process, va, bytes);
+	last = lien_process_mapping(process, va + bytes - 1);
+	return first && last && first->va == va && last->va + last->bytes == va + bytes;
+}
+
+/* If several releases are pending that name it, it is one that the driver may have carried out. */
+bool lien_pending_apply(struct lien_graph *graph, struct lien_process *process, enum lien_kind kind,
+	uint64_t name, uint64_t bytes)
+{
+	const bool patient = graph->patient;
+	struct lien_pending *pending, *doubtful = NULL;
+	uint64_t at;
+
+	TAILQ_FOREACH (pending, &process->pending, next) {
+		if (lien_call_kind(pending->event.type) != kind)
+			continue;
+		/* The name is the first member of every release's body, except for registrations.
+		 */
+		at = kind == LIEN_KIND_deregister || kind == LIEN_KIND_deregister_mr
+			     ? pending->event.reg.handle
+			     : pending->event.release.handle;
+		if (kind == LIEN_KIND_unmap
+				? name >= at + pending->event.range.bytes || at >= name + bytes
+				: at != name)
+			continue;
+		if (may_succeed(process, &pending->event))
+			break;
+		doubtful = doubtful ? doubtful : pending;
+	}
+	if (!pending)
+		pending = doubtful;
+	if (!pending)
+		return false;
+	pending_take(process, pending);
+	graph->patient = false; /* the caller needs the room at once */
+	pending->effect(graph, process, &pending->event);
+	graph->patient = patient;
+	free(pending);
+	return true;
+}
+
+int lien_pending_call(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_event *event, lien_apply_fn *effect)
+{
+	struct lien_pending *pending;
+
+	if (event->flags & LIEN_EVENT_ENTRY) {
+		pending = calloc(1, sizeof(*pending));
+		if (!pending)
+			return -ENOMEM;
+		memcpy(&pending->event, event, event->size);
+		pending->effect = effect;
+		TAILQ_INSERT_TAIL(&process->pending, pending, next);
+		if (++process->pending_count > PENDING_MAX) {
+			free(pending_take(process, TAILQ_FIRST(&process->pending)));
+			process->incomplete |= LIEN_INCOMPLETE_LOST;
+		}
+		return 0;
+	}
+	TAILQ_FOREACH (pending, &process->pending, next)
+		if (pending->event.tid == event->tid && pending->event.t_entry == event->t_entry)
+			break;
+	if (!pending) {
+		/* Already applied when the driver reused the name. If the driver then refused this
+		 * call, another one had freed the name. */
+		if (!lien_event_succeeded(event))
+			lien_graph_odd(graph, process);
+		return 0;
+	}
+	free(pending_take(process, pending));
+	return lien_event_succeeded(event) ? effect(graph, process, event) : 0;
+}
+
+/* --- handles and mappings --------------------------------------------------------------------- */
 
 static bool by_control(const struct lien_event *event)
 {
@@ -34,7 +137,7 @@ static void handle_give_back(struct lien_handle *handle, const struct lien_event
 		handle->raw = handle->references;
 }
 
-int lien_graph_apply_release(
+static int apply_release(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_handle *handle = lien_handle_find(process, event->release.handle);
@@ -80,7 +183,7 @@ void lien_graph_unmap_step(struct lien_graph *graph)
 		graph->unmapping.process = NULL;
 }
 
-int lien_graph_apply_unmap(
+static int apply_unmap(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	uint64_t va = event->range.va, end = va + event->range.bytes;
@@ -114,7 +217,7 @@ static void drop_scratch(struct lien_graph *graph, struct lien_process *process,
 		lien_mapping_remove(graph, mapping);
 }
 
-int lien_graph_apply_address_free(
+static int apply_address_free(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_reservation key = {.va = event->range.va}, *reservation;
@@ -127,8 +230,7 @@ int lien_graph_apply_address_free(
 			lien_graph_odd(graph, process);
 		return 0;
 	}
-	SPLAY_REMOVE(lien_reservation_tree, &process->reservations, reservation);
-	lien_slab_put(&graph->slabs.reservations, reservation);
+	lien_reservation_drop(graph, process, reservation);
 	return 0;
 }
 
@@ -151,25 +253,25 @@ static int free_at(struct lien_graph *graph, struct lien_process *process, uint6
 	return 0;
 }
 
-int lien_graph_apply_free(
+static int apply_free(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	return free_at(graph, process, event->range.va, false, false);
 }
 
-int lien_graph_apply_free_host(
+static int apply_free_host(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	return free_at(graph, process, event->range.va, true, false);
 }
 
-int lien_graph_apply_unregister_host(
+static int apply_unregister_host(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	return free_at(graph, process, event->range.va, false, true);
 }
 
-int lien_graph_apply_ipc_close(
+static int apply_ipc_close(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_mapping *mapping = lien_process_mapping(process, event->range.va);
@@ -207,13 +309,13 @@ static bool apply_pending_unmap(struct lien_graph *graph, struct lien_handle *ha
 
 	TAILQ_FOREACH (pending, &process->pending, next) {
 		if (pending->event.type != LIEN_CALL_CU_MEM_UNMAP ||
-			!(any || lien_release_may_succeed(process, &pending->event)))
+			!(any || may_succeed(process, &pending->event)))
 			continue;
 		mapping = mapped_within(graph, handle->holding, pending->event.range.va,
 			pending->event.range.bytes);
 		if (mapping)
-			return lien_pending_apply(graph, process, LIEN_CALL_CU_MEM_UNMAP,
-				mapping->va, mapping->bytes, lien_graph_apply_unmap);
+			return lien_pending_apply(
+				graph, process, LIEN_KIND_unmap, mapping->va, mapping->bytes);
 	}
 	return false;
 }
@@ -235,8 +337,7 @@ struct lien_handle *lien_handle_after_pending(
 	struct lien_handle *handle;
 
 	while ((handle = lien_handle_find(process, value))) {
-		if (lien_pending_apply(graph, process, LIEN_CALL_CU_MEM_RELEASE, value, 0,
-			    lien_graph_apply_release) ||
+		if (lien_pending_apply(graph, process, LIEN_KIND_release, value, 0) ||
 			apply_pending_unmap(graph, handle, false))
 			continue;
 		if (may_have_gone(handle))
@@ -257,27 +358,153 @@ void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, 
 	}
 }
 
-/* Calls that release the memory at an address. */
-static const struct {
-	unsigned call;
-	lien_apply_fn *effect;
-} range_releases[] = {
-	{LIEN_CALL_CU_MEM_UNMAP, lien_graph_apply_unmap},
-	{LIEN_CALL_CU_MEM_FREE, lien_graph_apply_free},
-	{LIEN_CALL_CU_MEM_FREE_ASYNC, lien_graph_apply_free},
-	{LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ, lien_graph_apply_free},
-	{LIEN_CALL_CU_FREE_HOST, lien_graph_apply_free_host},
-	{LIEN_CALL_CU_HOST_UNREGISTER, lien_graph_apply_unregister_host},
-	{LIEN_CALL_CU_IPC_CLOSE, lien_graph_apply_ipc_close},
-};
-
-bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping)
+/* Applies a pending release of the memory at the mapping's address. Returns false if there is none.
+ */
+static bool apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping)
 {
+	static const enum lien_kind kinds[] = {LIEN_KIND_unmap, LIEN_KIND_free, LIEN_KIND_free_host,
+		LIEN_KIND_unregister_host, LIEN_KIND_ipc_close};
 	unsigned i;
 
-	for (i = 0; i < sizeof(range_releases) / sizeof(range_releases[0]); i++)
-		if (lien_pending_apply(graph, mapping->holding->process, range_releases[i].call,
-			    mapping->va, mapping->bytes, range_releases[i].effect))
+	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (lien_pending_apply(graph, mapping->holding->process, kinds[i], mapping->va,
+			    mapping->bytes))
 			return true;
 	return false;
 }
+
+/* --- contexts --------------------------------------------------------------------------------- */
+
+static struct lien_context *context_find(struct lien_process *process, uint64_t value)
+{
+	struct lien_context key = {.value = value};
+
+	return RB_FIND(lien_context_tree, &process->contexts, &key);
+}
+
+uint32_t lien_context_number(struct lien_process *process, uint64_t value)
+{
+	const struct lien_context *context = context_find(process, value);
+
+	return context ? context->number : 0;
+}
+
+/* Returns the number of the mapping's context. Memory allocated or opened in a context goes with
+ * it. Memory with handles and pools belong to no context. */
+static uint32_t in_context(const struct lien_mapping *mapping)
+{
+	const struct lien_allocation *allocation = mapping->holding->allocation;
+
+	if (mapping->imported)
+		return mapping->opened ? mapping->context : 0;
+	return lien_allocation_by_address(allocation) && allocation->origin != LIEN_ORIGIN_POOL &&
+			       allocation->owner == mapping->holding->process
+		       ? allocation->context
+		       : 0;
+}
+
+/* 0: none, or not known. */
+static uint64_t context_of(const struct lien_mapping *mapping)
+{
+	struct lien_context key = {.number = in_context(mapping)};
+	const struct lien_context *context = RB_FIND(
+		lien_context_number_tree, &mapping->holding->process->context_numbers, &key);
+
+	return context ? context->value : 0;
+}
+
+static struct lien_mapping *next_in_context(struct lien_graph *graph, struct lien_process *process,
+	uint64_t from, const struct lien_context *context)
+{
+	struct lien_mapping *mapping = lien_process_overlap(process, from, UINT64_MAX - from);
+
+	while (mapping && in_context(mapping) != context->number)
+		mapping = lien_process_visits(graph, process)
+				  ? RB_NEXT(lien_mapping_tree, &process->mappings, mapping)
+				  : NULL;
+	return mapping;
+}
+
+/* Frees memory allocated in the context, unless a call that has yet to return has freed it. */
+static void context_drop(
+	struct lien_graph *graph, struct lien_process *process, struct lien_context *context)
+{
+	struct lien_mapping *mapping;
+	uint64_t from = 0;
+
+	while ((mapping = next_in_context(graph, process, from, context))) {
+		from = mapping->va;
+		if (!apply_pending(graph, mapping))
+			lien_mapping_drop(graph, mapping);
+	}
+	RB_REMOVE(lien_context_tree, &process->contexts, context);
+	RB_REMOVE(lien_context_number_tree, &process->context_numbers, context);
+	free(context);
+}
+
+static int apply_context_destroy(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_context *context = context_find(process, event->context.context);
+
+	if (!context)
+		lien_graph_odd(graph, process);
+	else
+		context_drop(graph, process, context);
+	return 0;
+}
+
+/* Every retain returns the same primary context; other contexts are new. */
+static int apply_context(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	bool primary = event->type == LIEN_CALL_CU_CONTEXT_PRIMARY;
+	struct lien_context *context;
+
+	while ((context = context_find(process, event->context.context)) &&
+		!(primary && context->primary))
+		if (!lien_pending_apply(
+			    graph, process, LIEN_KIND_context_destroy, context->value, 0))
+			context_drop(graph, process, context);
+	if (!context) {
+		context = calloc(1, sizeof(*context));
+		if (!context)
+			return -ENOMEM;
+		context->value = event->context.context;
+		context->number = ++process->next_context;
+		RB_INSERT(lien_context_tree, &process->contexts, context);
+		RB_INSERT(lien_context_number_tree, &process->context_numbers, context);
+	}
+	context->device = event->context.device;
+	context->primary = primary;
+	process->no_context &= !primary;
+	return 0;
+}
+
+/* The mapping's context may be going, with everything allocated in it. */
+static bool apply_pending_context(struct lien_graph *graph, const struct lien_mapping *mapping)
+{
+	uint64_t context = context_of(mapping);
+
+	return context && lien_pending_apply(graph, mapping->holding->process,
+				  LIEN_KIND_context_destroy, context, 0);
+}
+
+bool lien_range_vacate(
+	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes)
+{
+	struct lien_mapping *mapping;
+
+	bytes = lien_range_bytes(va, bytes);
+	while ((mapping = lien_process_overlap(process, va, bytes))) {
+		if (apply_pending(graph, mapping) || apply_pending_context(graph, mapping))
+			continue;
+		if (!lien_process_visits(graph, process))
+			return false;
+		lien_graph_odd(graph, process);
+		lien_mapping_remove(graph, mapping);
+	}
+	return true;
+}
+
+lien_apply_fn *const lien_release_effects[LIEN_KIND_COUNT] = {LIEN_RELEASE_KINDS(LIEN_EFFECT)};

@@ -8,7 +8,7 @@
 #include "agent/core/node.h"
 #include "agent/core/proc.h"
 #include "agent/graph/bytes.h"
-#include "agent/graph/known.h"
+#include "agent/graph/named.h"
 #include "agent/graph/pids.h"
 #include "agent/orders/orders.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/graph/known.h"
+#include "agent/graph/named.h"
 #include "agent/graph/named.h"
 #include "agent/graph/pids.h"
 #include "agent/plan/plan_internal.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/graph/known.h"
+#include "agent/graph/named.h"
 
 #define IDLE_MINUTES	 10
 #define IDLE_MINUTES_MAX 525600

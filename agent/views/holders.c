@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "agent/graph/known.h"
+#include "agent/graph/named.h"
 #include "agent/views/internal.h"
 
 static json_t *with_kind(json_t *holder, const char *kind)

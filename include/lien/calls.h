@@ -40,22 +40,17 @@ enum lien_library {
 /* clang-format off */
 /*
  * The kinds of calls: X(kind, least bytes of its event, origin). The kind selects the event's body
- * and its effect on the graph (lien_graph_apply_KIND), how the body is read from registers
- * (bpf/trace.bpf.c) and how it is shown (tools/cli/event_text.c). The origin is that of the memory
- * that the call makes (LIEN_ORIGINS). A kind that lacks one of these does not compile.
+ * and its effect on the graph (apply_KIND() in agent/graph, in one file for each of these lists), how
+ * the body is read from registers (bpf/trace.bpf.c) and how it is shown (tools/cli/event_text.c). The
+ * origin is that of the memory that the call makes (LIEN_ORIGINS). A kind that lacks one of these does
+ * not compile.
  */
-#define LIEN_KINDS(X) \
-	X(init,             LIEN_EVENT_HEADER,             NONE) \
+#define LIEN_MEMORY_KINDS(X) \
 	X(create,           LIEN_EVENT_SIZE(create),       CREATE) \
-	X(release,          LIEN_EVENT_SIZE(release),      NONE) \
 	X(retain,           LIEN_EVENT_SIZE(retain),       NONE) \
 	X(reserve,          LIEN_EVENT_SIZE(reserve),      NONE) \
-	X(address_free,     LIEN_EVENT_SIZE(range),        NONE) \
 	X(map,              LIEN_EVENT_SIZE(map),          NONE) \
-	X(unmap,            LIEN_EVENT_SIZE(range),        NONE) \
 	X(access,           offsetof(struct lien_event, access.access), NONE) \
-	X(export,           offsetof(struct lien_event, share.key), NONE) \
-	X(import,           offsetof(struct lien_event, share.key), IMPORT) \
 	X(alloc,            LIEN_EVENT_SIZE(alloc),        ALLOC) \
 	X(alloc_pitch,      LIEN_EVENT_SIZE(alloc),        PITCH) \
 	X(alloc_managed,    LIEN_EVENT_SIZE(alloc),        MANAGED) \
@@ -63,37 +58,57 @@ enum lien_library {
 	X(alloc_from_pool,  LIEN_EVENT_SIZE(alloc),        POOL) \
 	X(alloc_host,       LIEN_EVENT_SIZE(alloc),        HOST) \
 	X(register_host,    LIEN_EVENT_SIZE(alloc),        REGISTERED) \
-	X(free,             LIEN_EVENT_SIZE(range),        NONE) \
-	X(free_host,        LIEN_EVENT_SIZE(range),        NONE) \
-	X(unregister_host,  LIEN_EVENT_SIZE(range),        NONE) \
-	X(ipc_close,        LIEN_EVENT_SIZE(range),        NONE) \
-	X(capture_begin,    LIEN_EVENT_SIZE(capture),      NONE) \
-	X(capture_end,      LIEN_EVENT_SIZE(capture),      NONE) \
-	X(stream_destroy,   LIEN_EVENT_SIZE(capture),      NONE) \
+	X(range_handle,     LIEN_EVENT_SIZE(range_handle), NONE) \
 	X(pool_create,      LIEN_EVENT_SIZE(pool),         NONE) \
 	X(pool_destroy,     LIEN_EVENT_SIZE(pool),         NONE) \
 	X(pool_share,       LIEN_EVENT_SIZE(pool),         NONE) \
 	X(pool_import,      LIEN_EVENT_SIZE(pool),         NONE) \
+	X(capture_begin,    LIEN_EVENT_SIZE(capture),      NONE) \
+	X(capture_end,      LIEN_EVENT_SIZE(capture),      NONE) \
+	X(stream_destroy,   LIEN_EVENT_SIZE(capture),      NONE)
+
+#define LIEN_RELEASE_KINDS(X) \
+	X(release,          LIEN_EVENT_SIZE(release),      NONE) \
+	X(address_free,     LIEN_EVENT_SIZE(range),        NONE) \
+	X(unmap,            LIEN_EVENT_SIZE(range),        NONE) \
+	X(free,             LIEN_EVENT_SIZE(range),        NONE) \
+	X(free_host,        LIEN_EVENT_SIZE(range),        NONE) \
+	X(unregister_host,  LIEN_EVENT_SIZE(range),        NONE) \
+	X(ipc_close,        LIEN_EVENT_SIZE(range),        NONE) \
+	X(context,          LIEN_EVENT_SIZE(context),      NONE) \
+	X(context_destroy,  LIEN_EVENT_SIZE(context),      NONE)
+
+#define LIEN_SHARE_KINDS(X) \
+	X(export,           offsetof(struct lien_event, share.key), NONE) \
+	X(import,           offsetof(struct lien_event, share.key), IMPORT) \
 	X(key_export,       LIEN_EVENT_SIZE(key),          NONE) \
 	X(key_import,       LIEN_EVENT_SIZE(key),          NONE) \
 	X(multicast_create, LIEN_EVENT_SIZE(multicast),    MULTICAST) \
 	X(multicast_device, LIEN_EVENT_SIZE(multicast),    NONE) \
 	X(multicast_bind,   LIEN_EVENT_SIZE(multicast),    NONE) \
-	X(multicast_unbind, LIEN_EVENT_SIZE(multicast),    NONE) \
-	X(holds,            LIEN_EVENT_HEADER,             NONE) \
-	X(device_comm,      LIEN_EVENT_HEADER,             NONE) \
-	X(range_handle,     LIEN_EVENT_SIZE(range_handle), NONE) \
-	X(context,          LIEN_EVENT_SIZE(context),      NONE) \
-	X(context_destroy,  LIEN_EVENT_SIZE(context),      NONE) \
+	X(multicast_unbind, LIEN_EVENT_SIZE(multicast),    NONE)
+
+#define LIEN_COMM_KINDS(X) \
 	X(comm_init,        LIEN_EVENT_SIZE(comm),         NONE) \
 	X(comm_split,       LIEN_EVENT_SIZE(comm),         NONE) \
 	X(comm_shrink,      LIEN_EVENT_SIZE(comm),         NONE) \
 	X(comm_finalize,    LIEN_EVENT_SIZE(comm_end),     NONE) \
-	X(comm_end,         LIEN_EVENT_SIZE(comm_end),     NONE) \
+	X(comm_end,         LIEN_EVENT_SIZE(comm_end),     NONE)
+
+#define LIEN_REGISTER_KINDS(X) \
 	X(register,         LIEN_EVENT_SIZE(reg),          NONE) \
 	X(deregister,       LIEN_EVENT_SIZE(reg),          NONE) \
 	X(register_mr,      LIEN_EVENT_SIZE(reg),          NONE) \
 	X(deregister_mr,    LIEN_EVENT_SIZE(reg),          NONE)
+
+#define LIEN_OTHER_KINDS(X) \
+	X(init,             LIEN_EVENT_HEADER,             NONE) \
+	X(holds,            LIEN_EVENT_HEADER,             NONE) \
+	X(device_comm,      LIEN_EVENT_HEADER,             NONE)
+
+#define LIEN_KINDS(X) \
+	LIEN_MEMORY_KINDS(X) LIEN_RELEASE_KINDS(X) LIEN_SHARE_KINDS(X) LIEN_COMM_KINDS(X) \
+	LIEN_REGISTER_KINDS(X) LIEN_OTHER_KINDS(X)
 
 #define LIEN_CALLS(X) \
 	X(CU_INIT,              16, CUDA,   "cuInit",                        LIEN_CALL_FIRST, init) \

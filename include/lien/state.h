@@ -23,10 +23,12 @@
 /* clang-format off */
 /*
  * A row: X(name, number, least bytes). The name is that of the body, of the function that loads the
- * record (agent/graph/snapshot_load.c), of the fields that are shown (tools/cli/event_text.c), and
- * of the record in `lien events`, after "state-". Never reuse or renumber a row.
+ * record (agent/graph/snapshot.c, snapshot_memory.c), of the fields that are shown
+ * (tools/cli/event_text.c), and of the record in `lien events`, after "state-". Never reuse or
+ * renumber a row.
  */
-#define LIEN_STATES(X) \
+/* What a process has by itself. */
+#define LIEN_PROCESS_STATES(X) \
 	X(process,      176, LIEN_EVENT_SIZE(state.process)) \
 	X(reservation,  177, LIEN_EVENT_SIZE(state.reservation)) \
 	X(context,      178, LIEN_EVENT_SIZE(state.context)) \
@@ -34,14 +36,18 @@
 	X(capture,      180, LIEN_EVENT_SIZE(state.capture)) \
 	X(comm,         181, LIEN_EVENT_SIZE(state.comm)) \
 	X(init,         182, LIEN_EVENT_SIZE(state.init)) \
-	X(split,        183, LIEN_EVENT_SIZE(state.split)) \
+	X(split,        183, LIEN_EVENT_SIZE(state.split))
+/* Memory, and what holds it. */
+#define LIEN_MEMORY_STATES(X) \
 	X(site,         184, LIEN_EVENT_SIZE(state.site)) \
 	X(allocation,   185, offsetof(struct lien_event, state.allocation.tag_uid)) \
 	X(share,        186, LIEN_EVENT_SIZE(state.share)) \
 	X(handle,       187, offsetof(struct lien_event, state.handle.raw_to)) \
 	X(mapping,      188, offsetof(struct lien_event, state.mapping.access)) \
 	X(registration, 189, offsetof(struct lien_event, state.registration.card)) \
-	X(binding,      190, LIEN_EVENT_SIZE(state.binding)) \
+	X(binding,      190, LIEN_EVENT_SIZE(state.binding))
+#define LIEN_STATES(X) \
+	LIEN_PROCESS_STATES(X) LIEN_MEMORY_STATES(X) \
 	X(end,          191, LIEN_EVENT_SIZE(state.end))
 /* clang-format on */
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/graph/known.h"
+#include "agent/graph/named.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/comms_late.h"
 #include "tools/cli/idle.h"

@@ -9,7 +9,7 @@
 
 #include "agent/graph/event_check.h"
 #include "agent/graph/graph.h"
-#include "agent/graph/known.h"
+#include "agent/graph/named.h"
 #include "agent/journal/recording.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/event_filter.h"

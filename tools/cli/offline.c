@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/graph/known.h"
+#include "agent/graph/named.h"
 #include "agent/views/dispatch.h"
 #include "agent/journal/recording.h"
 #include "tools/text/output.h"

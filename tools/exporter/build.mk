@@ -3,7 +3,7 @@
 # library wants GnuTLS. Without its header nothing is built. BUILD, CC, the flags and Q are the top Makefile's.
 
 EXPORTER_SRCS := $(sort $(wildcard tools/exporter/*.c)) tools/cli/client.c \
-	$(wildcard tools/cli/options*.c) $(wildcard tools/text/*.c) $(addprefix agent/graph/,bytes.c nearest.c)
+	$(wildcard tools/cli/options*.c) $(wildcard tools/text/*.c) agent/graph/nearest.c
 EXPORTER_OBJS := $(EXPORTER_SRCS:%.c=$(BUILD)/obj/%.o)
 
 # Not the value of a variable that is set once: the package may be installed while make runs.
