@@ -88,7 +88,7 @@ static int begin(struct lien_agent *agent)
 		return -ENOMEM;
 	reading->probes = agent->probes;
 	reading->before = &agent->files->last.files;
-	reading->made = lien_graph_shares_made(agent->graph);
+	reading->made = lien_graph_stats(agent->graph)->shares_made;
 	reading->job =
 		(struct lien_job){.work = read_files, .done = files_read, .drop = reading_free};
 	err = lien_worker_submit(agent->files->worker, &reading->job);

@@ -94,13 +94,9 @@ static int apply_library(
 
 static void apply_process(struct lien_process *process, const struct lien_event *event)
 {
-	unsigned i;
-
 	process->uid = event->process.uid;
 	process->t_first = event->process.complete ? event->t_entry : 0;
-	for (i = 0; i < sizeof(process->command) - 1 && event->process.comm[i]; i++)
-		process->command[i] = lien_printable(event->process.comm[i]);
-	process->command[i] = '\0';
+	lien_copy_printable(process->command, event->process.comm, sizeof(process->command));
 	process->cuda = true;
 	if (event->process.complete)
 		process->incomplete &= ~LIEN_INCOMPLETE_LATE;
@@ -155,8 +151,8 @@ static int apply_adopt(
 	allocation->open = event->adopt.open;
 	if (!handle->imported) /* an importer may map less than the whole */
 		allocation->part = event->adopt.part;
-	if (graph->round < event->adopt.round)
-		graph->round = event->adopt.round;
+	if (graph->stats.round < event->adopt.round)
+		graph->stats.round = event->adopt.round;
 	return 0;
 }
 
@@ -184,7 +180,6 @@ static void disown(struct lien_graph *graph, struct lien_allocation *allocation)
 static void end_step(struct lien_graph *graph, struct lien_process *process)
 {
 	struct lien_reservation *reservation = SPLAY_ROOT(&process->reservations);
-	struct lien_comm *comm = RB_ROOT(&process->comms);
 	struct lien_context *context = RB_ROOT(&process->contexts);
 	struct lien_capture *capture = RB_ROOT(&process->captures);
 	struct lien_pool *pool = RB_ROOT(&process->pools);
@@ -198,14 +193,8 @@ static void end_step(struct lien_graph *graph, struct lien_process *process)
 		lien_reservation_drop(graph, process, reservation);
 	} else if (!RB_EMPTY(&process->cards)) {
 		lien_registration_drop(&process->cards, RB_ROOT(&process->cards));
-	} else if (comm && !RB_EMPTY(&comm->registrations)) {
-		lien_registration_drop(&comm->registrations, RB_ROOT(&comm->registrations));
-	} else if (comm) {
-		lien_comm_drop(graph, process, comm);
-	} else if (!RB_EMPTY(&process->inits)) {
-		lien_init_drop(process, RB_ROOT(&process->inits));
-	} else if (!LIST_EMPTY(&process->splits)) {
-		lien_splits_drop_one(graph, process);
+	} else if (lien_comms_drop_one(graph, process)) {
+		return;
 	} else if (context) {
 		free(RB_REMOVE(lien_context_tree, &process->contexts, context));
 	} else if (capture) {

@@ -169,11 +169,6 @@ static int split_finish(struct lien_graph *graph, struct lien_split *split)
 	return 0;
 }
 
-void lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process)
-{
-	split_free(graph, LIST_FIRST(&process->splits)->split);
-}
-
 /* A communicator is destroyed. A split with no known members left will never be complete. */
 static void splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number)
 {
@@ -301,14 +296,15 @@ int lien_init_new(struct lien_process *process, uint64_t scope, uint32_t number)
 	return 0;
 }
 
-void lien_init_drop(struct lien_process *process, struct lien_init *init)
+static void init_drop(struct lien_process *process, struct lien_init *init)
 {
 	RB_REMOVE(lien_init_tree, &process->inits, init);
 	RB_REMOVE(lien_init_number_tree, &process->init_numbers, init);
 	free(init);
 }
 
-void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm)
+static void comm_drop(
+	struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm)
 {
 	struct lien_init key = {.number = comm->number}, *init;
 
@@ -316,10 +312,27 @@ void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, stru
 	while (!RB_EMPTY(&comm->registrations))
 		lien_registration_drop(&comm->registrations, RB_ROOT(&comm->registrations));
 	while ((init = RB_FIND(lien_init_number_tree, &process->init_numbers, &key)))
-		lien_init_drop(process, init);
+		init_drop(process, init);
 	RB_REMOVE(lien_comm_tree, &process->comms, comm);
 	RB_REMOVE(lien_comm_number_tree, &process->comm_numbers, comm);
 	free(comm);
+}
+
+bool lien_comms_drop_one(struct lien_graph *graph, struct lien_process *process)
+{
+	struct lien_comm *comm = RB_ROOT(&process->comms);
+
+	if (comm && !RB_EMPTY(&comm->registrations))
+		lien_registration_drop(&comm->registrations, RB_ROOT(&comm->registrations));
+	else if (comm)
+		comm_drop(graph, process, comm);
+	else if (!RB_EMPTY(&process->inits))
+		init_drop(process, RB_ROOT(&process->inits));
+	else if (!LIST_EMPTY(&process->splits))
+		split_free(graph, LIST_FIRST(&process->splits)->split);
+	else
+		return false;
+	return true;
 }
 
 uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope)
@@ -365,7 +378,7 @@ static struct lien_comm *comm_made(
 	struct lien_comm *comm = lien_comm_find(process, event->comm.comm);
 
 	if (comm && !lien_pending_apply(graph, process, LIEN_KIND_comm_end, comm->address, 0))
-		lien_comm_drop(graph, process, comm);
+		comm_drop(graph, process, comm);
 	comm = lien_comm_new(graph, process, event->comm.comm);
 	if (!comm || adopt_number(comm, process, event->t_entry))
 		return NULL;
@@ -543,7 +556,7 @@ static int apply_comm_end(
 	struct lien_comm *comm = lien_comm_find(process, event->comm_end.comm);
 
 	if (comm)
-		lien_comm_drop(graph, process, comm);
+		comm_drop(graph, process, comm);
 	return 0;
 }
 

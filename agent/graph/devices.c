@@ -5,11 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool lien_uuid_equal(const struct lien_uuid *a, const struct lien_uuid *b)
-{
-	return !memcmp(a->bytes, b->bytes, sizeof(a->bytes));
-}
-
 void lien_uuid_print(const struct lien_uuid *uuid, char text[LIEN_UUID_TEXT])
 {
 	char *at = text;

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct lien_uuid {
 	uint8_t bytes[16];
@@ -47,7 +48,10 @@ struct lien_node {
 	unsigned count;
 };
 
-bool lien_uuid_equal(const struct lien_uuid *a, const struct lien_uuid *b);
+static inline bool lien_uuid_equal(const struct lien_uuid *a, const struct lien_uuid *b)
+{
+	return !memcmp(a->bytes, b->bytes, sizeof(a->bytes));
+}
 
 #define LIEN_UUID_TEXT 41 /* "GPU-" or "MIG-", 36 characters, NUL */
 

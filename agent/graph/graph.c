@@ -95,11 +95,6 @@ const struct lien_graph_stats *lien_graph_stats(const struct lien_graph *graph)
 	return &graph->stats;
 }
 
-uint32_t lien_graph_round(const struct lien_graph *graph)
-{
-	return graph->round;
-}
-
 struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid)
 {
 	struct lien_process key = {.pid = pid};
@@ -168,11 +163,6 @@ struct lien_mapping *lien_process_overlap(struct lien_process *process, uint64_t
 	return best && best->va < va + bytes ? best : NULL;
 }
 
-struct lien_mapping *lien_process_mapping(struct lien_process *process, uint64_t va)
-{
-	return lien_process_overlap(process, va, 1);
-}
-
 struct lien_library_map *lien_library_below(struct lien_process *process, uint64_t address)
 {
 	struct lien_library_map key = {.start = address}, *map;
@@ -207,12 +197,6 @@ bool lien_process_visits(struct lien_graph *graph, struct lien_process *process)
 	graph->stats.lost++;
 	process->incomplete |= LIEN_INCOMPLETE_LOST;
 	return false;
-}
-
-bool lien_process_whole(const struct lien_process *process)
-{
-	return !(process->incomplete & ~(LIEN_INCOMPLETE_ADOPTED | LIEN_INCOMPLETE_MULTICAST |
-					       LIEN_INCOMPLETE_MULTICAST_OWN));
 }
 
 struct lien_holding *lien_allocation_holding(
@@ -258,11 +242,6 @@ bool lien_allocation_on_device(const struct lien_allocation *allocation)
 	}
 }
 
-const char *lien_allocation_library(const struct lien_allocation *allocation)
-{
-	return allocation->site ? allocation->site->library->text : "unknown";
-}
-
 bool lien_allocation_handed_out(const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding;
@@ -280,14 +259,6 @@ struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation)
 	return allocation->comm && allocation->owner
 		       ? lien_process_comm(allocation->owner, allocation->comm)
 		       : NULL;
-}
-
-uint64_t lien_comm_group(const struct lien_comm *comm)
-{
-	uint64_t magic;
-
-	memcpy(&magic, comm->id, sizeof(magic));
-	return magic;
 }
 
 bool lien_comm_unnamed(const struct lien_comm *comm)
@@ -333,19 +304,6 @@ struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, ui
 	return process;
 }
 
-uint64_t lien_range_bytes(uint64_t va, uint64_t bytes)
-{
-	if (bytes > LIEN_ADDRESS_END - va)
-		bytes = LIEN_ADDRESS_END - va;
-	return bytes ? bytes : 1;
-}
-
-void lien_registration_drop(
-	struct lien_registration_tree *list, struct lien_registration *registration)
-{
-	free(RB_REMOVE(lien_registration_tree, list, registration));
-}
-
 const char *lien_process_takes_no_orders(const struct lien_process *process)
 {
 	switch (process->presence) {
@@ -370,11 +328,6 @@ const char *lien_process_takes_no_orders(const struct lien_process *process)
 }
 
 /* --- who sees what ---------------------------------------------------------------------------- */
-
-bool lien_viewer_sees(const struct lien_viewer *viewer, const struct lien_process *process)
-{
-	return !viewer || !viewer->one_user || (process && process->uid == viewer->uid);
-}
 
 static bool sees_holder(const struct lien_viewer *viewer, const struct lien_allocation *allocation)
 {

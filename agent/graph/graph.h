@@ -19,6 +19,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <bsd/sys/queue.h>
 #include <bsd/sys/tree.h>
 #include <lien/event.h>
@@ -425,6 +426,8 @@ struct lien_graph_stats {
 	uint64_t events, lost, odd;
 	uint64_t unmatched_imports; /* still held, with an unknown owner */
 	uint64_t processes, allocations, mappings;
+	uint64_t shares_made; /* ever: the value of the last one's .made */
+	uint32_t round;	      /* of the last adoption (lien_event.adopt); 0: there was none */
 };
 
 int lien_graph_new(struct lien_graph **out);
@@ -458,9 +461,6 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event);
 
 const struct lien_graph_stats *lien_graph_stats(const struct lien_graph *graph);
 
-/* Returns the round of the last adoption (lien_event.adopt); 0: there was none. */
-uint32_t lien_graph_round(const struct lien_graph *graph);
-
 /* NULL: there is no such process. */
 struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid);
 /* Returns exactly this process, if it has not ended. */
@@ -474,22 +474,30 @@ struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *alloc
 
 /* NULL: no export with that number is known. */
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
-/* How many shares there have been: the value of the last one's .made. */
-uint64_t lien_graph_shares_made(const struct lien_graph *graph);
 /* `open` lists the exports that are open, sorted by number. Marks as closed all others that the
  * graph knew when `made` shares had been made: nobody has a descriptor, so nobody will import them.
  */
 void lien_graph_open_exports(
 	struct lien_graph *graph, uint64_t made, const uint64_t *open, unsigned count);
 
-/*
- * Is everything that the process holds known, as far as possible (LIEN_INCOMPLETE_ADOPTED)?
- */
-bool lien_process_whole(const struct lien_process *process);
+/* Is everything that the process holds known, as far as possible (LIEN_INCOMPLETE_ADOPTED)? */
+static inline bool lien_process_whole(const struct lien_process *process)
+{
+	return !(process->incomplete & ~(LIEN_INCOMPLETE_ADOPTED | LIEN_INCOMPLETE_MULTICAST |
+					       LIEN_INCOMPLETE_MULTICAST_OWN));
+}
+
 /* Returns NULL, or why the process takes no orders: "it has no control library: ...". */
 const char *lien_process_takes_no_orders(const struct lien_process *process);
+/* Returns the first mapping that has a byte in [va, va + bytes). */
+struct lien_mapping *lien_process_overlap(
+	struct lien_process *process, uint64_t va, uint64_t bytes);
 /* Returns the mapping that contains va. */
-struct lien_mapping *lien_process_mapping(struct lien_process *process, uint64_t va);
+static inline struct lien_mapping *lien_process_mapping(struct lien_process *process, uint64_t va)
+{
+	return lien_process_overlap(process, va, 1);
+}
+
 /* Returns the executable mapping that contains address. */
 struct lien_library_map *lien_process_library(struct lien_process *process, uint64_t address);
 /*
@@ -535,7 +543,11 @@ static inline bool lien_allocation_by_address(const struct lien_allocation *allo
 }
 
 /* Returns the name of the library or program that asked for it, or "unknown". */
-const char *lien_allocation_library(const struct lien_allocation *allocation);
+static inline const char *lien_allocation_library(const struct lien_allocation *allocation)
+{
+	return allocation->site ? allocation->site->library->text : "unknown";
+}
+
 /* May the application work on it without NCCL, although it is NCCL's? NCCL made it for its caller
  * (ncclMemAlloc), or somebody who holds it has an ncclDevComm. */
 bool lien_allocation_handed_out(const struct lien_allocation *allocation);
@@ -557,7 +569,14 @@ bool lien_allocation_tag_known(const struct lien_allocation *allocation);
 /* NULL: the communicator has been destroyed, or there is none. */
 struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation);
 /* Returns the number by which answers name its group. */
-uint64_t lien_comm_group(const struct lien_comm *comm);
+static inline uint64_t lien_comm_group(const struct lien_comm *comm)
+{
+	uint64_t magic;
+
+	memcpy(&magic, comm->id, sizeof(magic));
+	return magic;
+}
+
 /* Returns true when the other members of its group are not known. */
 bool lien_comm_unnamed(const struct lien_comm *comm);
 /* Returns true when its group is known only from NCCL's RAS: its making was not seen. */
@@ -569,17 +588,19 @@ void lien_comm_found_id(uint8_t id[128], uint64_t hash, uint64_t host_hash, uint
 bool lien_allocation_on_device(const struct lien_allocation *allocation);
 
 /*
- * Takes a snapshot: passes the present state to fn, as the records of lien/state.h. Applied to an
- * empty graph they make an equal one, with the same numbers, except for memory that was handed out
- * by descriptor and is held by nobody now: a later import of such a descriptor is not matched.
- * Stops at the first negative value that fn returns, and returns it.
+ * Takes a snapshot of what the viewer sees (NULL: all). Memory whose owner the viewer does not see
+ * has an unknown owner there. Passes the present state to fn, as the records of lien/state.h.
+ * Applied to an empty graph they make an equal one, with the same numbers, except for memory that
+ * was handed out by descriptor and is held by nobody now: a later import of such a descriptor is
+ * not matched. Stops at the first negative value that fn returns, and returns it.
  */
-int lien_graph_dump(const struct lien_graph *graph,
-	int (*fn)(void *context, const struct lien_event *), void *context);
-/* Takes a snapshot of what the viewer sees. There, memory whose owner the viewer does not see has
- * an unknown owner. */
 int lien_graph_dump_seen(const struct lien_graph *graph, const struct lien_viewer *viewer,
 	int (*fn)(void *context, const struct lien_event *), void *context);
+static inline int lien_graph_dump(const struct lien_graph *graph,
+	int (*fn)(void *context, const struct lien_event *), void *context)
+{
+	return lien_graph_dump_seen(graph, NULL, fn, context);
+}
 
 int lien_handle_cmp(const struct lien_handle *a, const struct lien_handle *b);
 int lien_reservation_cmp(const struct lien_reservation *a, const struct lien_reservation *b);

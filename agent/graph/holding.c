@@ -214,7 +214,7 @@ struct lien_share *lien_share_copy(struct lien_graph *graph, struct lien_allocat
 	if (!share)
 		return NULL;
 	*share = *like;
-	share->made = ++graph->shares_made;
+	share->made = ++graph->stats.shares_made;
 	share->has_key = key;
 	if (key)
 		memcpy(share->key, key, LIEN_KEY_BYTES);

@@ -8,6 +8,8 @@
 #ifndef LIEN_GRAPH_INTERNAL_H
 #define LIEN_GRAPH_INTERNAL_H
 
+#include <stdlib.h>
+
 #include "agent/graph/graph.h"
 #include "agent/graph/slab.h"
 
@@ -75,11 +77,10 @@ struct lien_graph {
 		struct lien_slab allocations, holdings, mappings, handles, reservations, shares;
 	} slabs;
 	struct lien_graph_stats stats;
-	uint64_t next_id, next_registration, next_binding, shares_made;
+	uint64_t next_id, next_registration, next_binding;
 	struct lien_allocation **let_go; /* a ring of LIEN_LET_GO_MAX; NULL: not yet needed */
 	unsigned next_let_go;
 	uint32_t next_comm;
-	uint32_t round;	    /* of the last adoption */
 	uint64_t snapshots; /* number of them that were taken */
 	/* The allocations, sorted by id, and the sites of the snapshot that is being loaded. */
 	struct {
@@ -114,11 +115,21 @@ struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, ui
  * Cuts a range that begins below LIEN_ADDRESS_END, so that it is not empty and does not exceed
  * that; returns its bytes.
  */
-uint64_t lien_range_bytes(uint64_t va, uint64_t bytes);
+static inline uint64_t lien_range_bytes(uint64_t va, uint64_t bytes)
+{
+	if (bytes > LIEN_ADDRESS_END - va)
+		bytes = LIEN_ADDRESS_END - va;
+	return bytes ? bytes : 1;
+}
+
 /* Returns the last library that begins below the address. */
 struct lien_library_map *lien_library_below(struct lien_process *process, uint64_t address);
-void lien_registration_drop(
-	struct lien_registration_tree *list, struct lien_registration *registration);
+static inline void lien_registration_drop(
+	struct lien_registration_tree *list, struct lien_registration *registration)
+{
+	free(RB_REMOVE(lien_registration_tree, list, registration));
+}
+
 static inline struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
 {
 	return RB_FIND(lien_comm_tree, &process->comms, &(struct lien_comm){.address = address});
@@ -144,9 +155,6 @@ static inline bool lien_range_sane(uint64_t va, uint64_t bytes)
 	return bytes && va + bytes > va;
 }
 
-/* Returns the first mapping that has a byte in [va, va + bytes). */
-struct lien_mapping *lien_process_overlap(
-	struct lien_process *process, uint64_t va, uint64_t bytes);
 /*
  * One call may concern every mapping of a process, and may be repeated without end. Each event adds
  * LIEN_VISITS_EVENT to the number of mappings that the process's events may visit without removing
@@ -168,7 +176,8 @@ void lien_graph_odd(struct lien_graph *graph, struct lien_process *process);
 
 /* --- names.c --- */
 /* Names come from the job, which may call itself anything: characters outside ASCII become '?'. */
-char lien_printable(char c);
+/* Copies until the text or the room ends, and terminates the copy. */
+void lien_copy_printable(char *to, const char *text, size_t room);
 const struct lien_name *lien_graph_name(struct lien_graph *graph, const char *text, size_t max);
 /* Returns the set with n descriptions laid over base. NULL: out of memory. */
 const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
@@ -244,13 +253,11 @@ bool lien_pending_apply(struct lien_graph *graph, struct lien_process *process, 
 	uint64_t name, uint64_t bytes);
 /* Removes the next mapping of the range that is being unmapped. */
 void lien_graph_unmap_step(struct lien_graph *graph);
-/* Applies calls under way that may have ended the name. Returns NULL if it names nothing now. */
-struct lien_handle *lien_handle_after_pending(
-	struct lien_graph *graph, struct lien_process *process, uint64_t value);
 /* Removes whatever has a name that the driver has just given out again. */
 void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value);
-/* Removes a mapping, and the handles that only it kept. */
-void lien_mapping_remove(struct lien_graph *graph, struct lien_mapping *mapping);
+/* A retain of the mapping's memory returned the name of other memory. */
+void lien_retain_contradicts(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
 /* Removes whatever is in a range that a call has just filled. Returns false if that is too much. */
 bool lien_range_vacate(
 	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
@@ -259,13 +266,12 @@ uint32_t lien_context_number(struct lien_process *process, uint64_t value);
 extern lien_apply_fn *const lien_release_effects[LIEN_KIND_COUNT];
 
 /* --- comm.c --- */
-/* A process ends: drops one split that it took part in, which will never be complete. */
-void lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process);
+/* A process ends: drops one communicator, or what there is of one that is being made. Returns false
+ * if there is none left. */
+bool lien_comms_drop_one(struct lien_graph *graph, struct lien_process *process);
 /* Loads the part of one rank in a split under way. */
 int lien_split_load(struct lien_graph *graph, struct lien_process *process,
 	const struct lien_state_split *body);
-void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm);
-void lien_init_drop(struct lien_process *process, struct lien_init *init);
 /* Makes a communicator of which only the address is known. NULL: out of memory. */
 struct lien_comm *lien_comm_new(
 	struct lien_graph *graph, struct lien_process *process, uint64_t address);

@@ -63,28 +63,6 @@ static int apply_create(
 	return handle ? lien_handle_take(graph, handle, event) : -ENOMEM;
 }
 
-/*
- * The driver returned a name of one allocation for another one, so records are missing. Which of
- * the two is out of date is unknown, so the mapping is dropped, to be read again together with its
- * name. Moving the name would merge two allocations, and no re-read could tell them apart again.
- */
-static void retain_contradicts(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_handle *handle =
-		lien_handle_after_pending(graph, process, event->retain.handle);
-	struct lien_mapping *mapping = lien_process_mapping(process, event->retain.va);
-
-	if (!handle || !mapping || handle->holding == mapping->holding)
-		return;
-	if (by_control(event) || mapping->parked) { /* what lien put there is known */
-		lien_handle_vacate(graph, process, event->retain.handle);
-		return;
-	}
-	lien_graph_odd(graph, process);
-	lien_mapping_remove(graph, mapping);
-}
-
 static int apply_retain(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -92,7 +70,7 @@ static int apply_retain(
 	struct lien_handle *handle = lien_handle_find(process, event->retain.handle);
 
 	if (handle && mapping && handle->holding != mapping->holding) {
-		retain_contradicts(graph, process, event);
+		lien_retain_contradicts(graph, process, event);
 		handle = lien_handle_find(process, event->retain.handle);
 		mapping = lien_process_mapping(process, event->retain.va);
 	}

@@ -10,24 +10,6 @@
 
 #include "agent/graph/nearest.h"
 
-static int group_cmp(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
-}
-
-void lien_groups_sort(uint64_t *groups, unsigned count)
-{
-	if (count)
-		qsort(groups, count, sizeof(*groups), group_cmp);
-}
-
-bool lien_groups_find(const uint64_t *sorted, unsigned count, uint64_t group)
-{
-	return count && bsearch(&group, sorted, count, sizeof(group), group_cmp);
-}
-
 /* Fills the list, if there is one; returns how many there are. */
 static unsigned each_group(
 	struct lien_graph *graph, const struct lien_viewer *viewer, uint64_t *groups)
@@ -142,24 +124,6 @@ unsigned lien_gpus_find(
 {
 	*first = bound(gpus, count, text, false);
 	return text[0] ? bound(gpus, count, text, true) - *first : 0;
-}
-
-static int uuid_cmp(const void *a, const void *b)
-{
-	const struct lien_uuid *x = a, *y = b;
-
-	return memcmp(x->bytes, y->bytes, sizeof(x->bytes));
-}
-
-void lien_uuids_sort(struct lien_uuid *uuids, unsigned count)
-{
-	if (count)
-		qsort(uuids, count, sizeof(*uuids), uuid_cmp);
-}
-
-bool lien_uuids_find(const struct lien_uuid *sorted, unsigned count, const struct lien_uuid *uuid)
-{
-	return count && bsearch(uuid, sorted, count, sizeof(*uuid), uuid_cmp);
 }
 
 /* --- lists of what there is ------------------------------------------------------------------- */

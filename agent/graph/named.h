@@ -6,6 +6,9 @@
 #ifndef LIEN_NAMED_H
 #define LIEN_NAMED_H
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "agent/graph/devices.h"
 #include "agent/graph/viewer.h"
 
@@ -15,9 +18,24 @@
  */
 int lien_groups_seen(struct lien_graph *graph, const struct lien_viewer *viewer, uint64_t **groups,
 	unsigned *count);
-/* Sorts groups for lien_groups_find(). */
-void lien_groups_sort(uint64_t *groups, unsigned count);
-bool lien_groups_find(const uint64_t *sorted, unsigned count, uint64_t group);
+
+static inline int lien_group_cmp(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static inline void lien_groups_sort(uint64_t *groups, unsigned count)
+{
+	if (count)
+		qsort(groups, count, sizeof(*groups), lien_group_cmp);
+}
+
+static inline bool lien_groups_find(const uint64_t *sorted, unsigned count, uint64_t group)
+{
+	return count && bsearch(&group, sorted, count, sizeof(group), lien_group_cmp);
+}
 
 struct lien_named_gpu {
 	char text[LIEN_UUID_TEXT];
@@ -35,9 +53,23 @@ int lien_gpus_seen(struct lien_graph *graph, const struct lien_viewer *viewer,
 unsigned lien_gpus_find(
 	const struct lien_named_gpu *gpus, unsigned count, const char *text, unsigned *first);
 
-/* For lien_uuids_find(). */
-void lien_uuids_sort(struct lien_uuid *uuids, unsigned count);
-bool lien_uuids_find(const struct lien_uuid *sorted, unsigned count, const struct lien_uuid *uuid);
+static inline int lien_uuid_cmp(const void *a, const void *b)
+{
+	return memcmp(((const struct lien_uuid *)a)->bytes, ((const struct lien_uuid *)b)->bytes,
+		sizeof(((const struct lien_uuid *)a)->bytes));
+}
+
+static inline void lien_uuids_sort(struct lien_uuid *uuids, unsigned count)
+{
+	if (count)
+		qsort(uuids, count, sizeof(*uuids), lien_uuid_cmp);
+}
+
+static inline bool lien_uuids_find(
+	const struct lien_uuid *sorted, unsigned count, const struct lien_uuid *uuid)
+{
+	return count && bsearch(uuid, sorted, count, sizeof(*uuid), lien_uuid_cmp);
+}
 
 /*
  * Errors about names that nothing has: each lists what there is. One line, and only what the viewer

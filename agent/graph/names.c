@@ -42,21 +42,22 @@ LIEN_TREE(lien_name_tree, lien_name, by_text, lien_name_cmp)
 LIEN_TREE(lien_site_tree, lien_site, by_place, lien_site_cmp)
 LIEN_TREE(lien_access_tree, lien_access_set, by_value, lien_access_cmp)
 
-char lien_printable(char c)
+void lien_copy_printable(char *to, const char *text, size_t room)
 {
-	return c >= ' ' && c <= '~' ? c : '?';
+	for (; room > 1 && *text; room--, text++)
+		*to++ = *text >= ' ' && *text <= '~' ? *text : '?';
+	*to = '\0';
 }
 
 const struct lien_name *lien_graph_name(struct lien_graph *graph, const char *text, size_t max)
 {
-	size_t length = strnlen(text, max), i;
+	size_t length = strnlen(text, max);
 	struct lien_name *name, *known;
 
 	name = calloc(1, sizeof(*name) + length + 1);
 	if (!name)
 		return NULL;
-	for (i = 0; i < length; i++)
-		name->text[i] = lien_printable(text[i]);
+	lien_copy_printable(name->text, text, length + 1);
 	known = RB_INSERT(lien_name_tree, &graph->names, name);
 	if (!known)
 		return name;

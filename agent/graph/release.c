@@ -151,7 +151,8 @@ static int apply_release(
 	return 0;
 }
 
-void lien_mapping_remove(struct lien_graph *graph, struct lien_mapping *mapping)
+/* Removes a mapping, and the handles that only it kept. */
+static void mapping_remove(struct lien_graph *graph, struct lien_mapping *mapping)
 {
 	struct lien_holding *holding = mapping->holding;
 
@@ -165,7 +166,7 @@ void lien_mapping_remove(struct lien_graph *graph, struct lien_mapping *mapping)
 static void unmap_one(struct lien_graph *graph, struct lien_mapping *mapping, bool control)
 {
 	if (!control || lien_allocation_by_address(mapping->holding->allocation)) {
-		lien_mapping_remove(graph, mapping);
+		mapping_remove(graph, mapping);
 		return;
 	}
 	lien_mapping_park(mapping, true);
@@ -214,7 +215,7 @@ static void drop_scratch(struct lien_graph *graph, struct lien_process *process,
 	struct lien_mapping *mapping = lien_process_mapping(process, va);
 
 	if (mapping && mapping->parked && mapping->va == va)
-		lien_mapping_remove(graph, mapping);
+		mapping_remove(graph, mapping);
 }
 
 static int apply_address_free(
@@ -331,7 +332,7 @@ static bool may_have_gone(const struct lien_handle *handle)
 }
 
 /* Applies calls under way that may have ended the name. Returns NULL if it names nothing now. */
-struct lien_handle *lien_handle_after_pending(
+static struct lien_handle *after_pending(
 	struct lien_graph *graph, struct lien_process *process, uint64_t value)
 {
 	struct lien_handle *handle;
@@ -352,10 +353,31 @@ void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, 
 {
 	struct lien_handle *handle;
 
-	while ((handle = lien_handle_after_pending(graph, process, value))) {
+	while ((handle = after_pending(graph, process, value))) {
 		lien_graph_odd(graph, process);
 		lien_handle_drop(graph, handle);
 	}
+}
+
+/*
+ * The driver returned a name of one allocation for another one, so records are missing. Which of
+ * the two is out of date is unknown, so the mapping is dropped, to be read again together with its
+ * name. Moving the name would merge two allocations, and no re-read could tell them apart again.
+ */
+void lien_retain_contradicts(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = after_pending(graph, process, event->retain.handle);
+	struct lien_mapping *mapping = lien_process_mapping(process, event->retain.va);
+
+	if (!handle || !mapping || handle->holding == mapping->holding)
+		return;
+	if (by_control(event) || mapping->parked) { /* what lien put there is known */
+		lien_handle_vacate(graph, process, event->retain.handle);
+		return;
+	}
+	lien_graph_odd(graph, process);
+	mapping_remove(graph, mapping);
 }
 
 /* Applies a pending release of the memory at the mapping's address. Returns false if there is none.
@@ -502,7 +524,7 @@ bool lien_range_vacate(
 		if (!lien_process_visits(graph, process))
 			return false;
 		lien_graph_odd(graph, process);
-		lien_mapping_remove(graph, mapping);
+		mapping_remove(graph, mapping);
 	}
 	return true;
 }

@@ -13,11 +13,6 @@ struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number)
 	return SPLAY_FIND(lien_share_tree, &graph->shares, &key);
 }
 
-uint64_t lien_graph_shares_made(const struct lien_graph *graph)
-{
-	return graph->shares_made;
-}
-
 /* If nothing holds it, an import may still be on its way through the ring. */
 static void note_closed(struct lien_share *share)
 {

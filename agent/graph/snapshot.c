@@ -40,7 +40,6 @@ static int load_process(
 {
 	const struct lien_state_process *body = &event->state.process;
 	struct lien_process *part;
-	unsigned i;
 
 	(void)process;
 	if (!event->pid || lien_graph_process(graph, event->pid) ||
@@ -51,8 +50,7 @@ static int load_process(
 		return -ENOMEM;
 	process_fields(LIEN_LOAD_FIELD) part->next_context = body->context;
 	part->t_first = event->t_entry;
-	for (i = 0; i < sizeof(part->command) - 1 && body->command[i]; i++)
-		part->command[i] = lien_printable(body->command[i]);
+	lien_copy_printable(part->command, body->command, sizeof(part->command));
 	return 0;
 }
 
@@ -294,7 +292,7 @@ static void dump_end(struct lien_snapshot *snapshot)
 
 	event.state.end.allocation = snapshot->graph->next_id;
 	event.state.end.comm = snapshot->graph->next_comm;
-	event.state.end.round = snapshot->graph->round;
+	event.state.end.round = snapshot->graph->stats.round;
 	LIEN_EMIT(snapshot, &event, end);
 }
 
@@ -341,12 +339,6 @@ int lien_graph_dump_seen(const struct lien_graph *graph, const struct lien_viewe
 	return snapshot.err;
 }
 
-int lien_graph_dump(const struct lien_graph *graph,
-	int (*fn)(void *context, const struct lien_event *), void *context)
-{
-	return lien_graph_dump_seen(graph, NULL, fn, context);
-}
-
 void lien_graph_loaded(struct lien_graph *graph)
 {
 	struct lien_allocation **all = graph->loading.allocations;
@@ -374,7 +366,7 @@ static int load_end(struct lien_graph *graph, const struct lien_event *event)
 	if (graph->next_id < body->allocation)
 		graph->next_id = body->allocation;
 	lien_count_from(&graph->next_comm, body->comm);
-	lien_count_from(&graph->round, body->round);
+	lien_count_from(&graph->stats.round, body->round);
 	lien_graph_loaded(graph);
 	return 0;
 }

@@ -205,7 +205,7 @@ static int load_allocation(
 		part->owner_start = event->start;
 	}
 	lien_count_from(&graph->next_comm, body->comm);
-	lien_count_from(&graph->round, body->round);
+	lien_count_from(&graph->stats.round, body->round);
 	return 0;
 }
 

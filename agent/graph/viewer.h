@@ -22,7 +22,12 @@ static inline bool lien_viewer_same(const struct lien_viewer *a, const struct li
 }
 
 /* viewer NULL: root. process NULL: nobody's process, which only root sees. */
-bool lien_viewer_sees(const struct lien_viewer *viewer, const struct lien_process *process);
+static inline bool lien_viewer_sees(
+	const struct lien_viewer *viewer, const struct lien_process *process)
+{
+	return !viewer || !viewer->one_user || (process && process->uid == viewer->uid);
+}
+
 /*
  * Does the viewer see the owner? If the owner has exited or is not known: does the viewer see a
  * holder?

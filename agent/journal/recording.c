@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <lien/clock.h>
 #include "agent/graph/event_check.h"
 #include "agent/journal/recording.h"
 
@@ -25,14 +26,6 @@ struct lien_recording {
 	struct lien_recording_origin origin; /* .clock without one: of the first event */
 	uint64_t flushed;		     /* CLOCK_MONOTONIC ns */
 };
-
-static uint64_t now(clockid_t clock)
-{
-	struct timespec ts;
-
-	clock_gettime(clock, &ts);
-	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
-}
 
 static int fail(struct lien_recording *rec, int error)
 {
@@ -108,14 +101,16 @@ int lien_recording_create(const char *path, struct lien_recording **out)
 	struct lien_recording_header header = {
 		.version = LIEN_RECORDING_VERSION, .flags = LIEN_RECORDING_HAS_ORIGIN};
 	struct lien_recording *rec;
+	struct timespec now;
 	int err;
 
 	err = start(path, O_WRONLY | O_CREAT | O_TRUNC, "wb", &rec);
 	if (err)
 		return err;
 	rec->writing = true;
-	rec->created = now(CLOCK_REALTIME);
-	rec->flushed = rec->origin.clock = now(CLOCK_MONOTONIC);
+	clock_gettime(CLOCK_REALTIME, &now);
+	rec->created = now.tv_sec * 1000000000ull + now.tv_nsec;
+	rec->flushed = rec->origin.clock = lien_clock_ns();
 	gethostname(rec->origin.host, sizeof(rec->origin.host) - 1);
 	memcpy(header.magic, magic, sizeof(magic));
 	header.created = rec->created;
@@ -140,7 +135,7 @@ int lien_recording_write(struct lien_recording *rec, const struct lien_event *ev
 	err = put(rec, ev, ev->size);
 	if (err)
 		return err;
-	if (now(CLOCK_MONOTONIC) - rec->flushed >= FLUSH_INTERVAL_NS)
+	if (lien_clock_ns() - rec->flushed >= FLUSH_INTERVAL_NS)
 		return lien_recording_flush(rec);
 	return 0;
 }
@@ -153,7 +148,7 @@ int lien_recording_flush(struct lien_recording *rec)
 		return -EINVAL;
 	if (rec->error)
 		return rec->error;
-	rec->flushed = now(CLOCK_MONOTONIC);
+	rec->flushed = lien_clock_ns();
 	errno = 0;
 	code = gzflush(rec->file, Z_SYNC_FLUSH);
 	return code == Z_OK ? 0 : fail(rec, from_zlib(code));
@@ -277,11 +272,6 @@ bool lien_recording_is_state(const struct lien_recording *rec)
 	return rec->is_state;
 }
 
-uint64_t lien_recording_created(const struct lien_recording *rec)
-{
-	return rec->created;
-}
-
 uint64_t lien_recording_time(const struct lien_recording *rec, uint64_t t)
 {
 	if (!rec->writing && gzdirect(rec->file))
@@ -302,7 +292,7 @@ int lien_recording_close(struct lien_recording *rec)
 	if (!rec)
 		return 0;
 	if (rec->writing) {
-		end.t_return = now(CLOCK_MONOTONIC);
+		end.t_return = lien_clock_ns();
 		put(rec, &end, end.size);
 	}
 	errno = 0;

@@ -80,9 +80,6 @@ int lien_recording_read(struct lien_recording *rec, struct lien_event *ev) __mus
  * of what made them, maybe hours before. */
 bool lien_recording_is_state(const struct lien_recording *rec);
 
-/* Returns the creation time, ns of CLOCK_REALTIME; a journal's number. */
-uint64_t lien_recording_created(const struct lien_recording *rec);
-
 /* Returns when, in ns of CLOCK_REALTIME, an event with the time t happened; 0: it is of a snapshot.
  * A recording without an origin counts as created when its first event after the state happened.
  * Returns 0 if it is a journal. */

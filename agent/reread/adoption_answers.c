@@ -383,7 +383,7 @@ void lien_adoption_emit(
 
 	/* If there is nothing to look at, or nothing to mark, everything counts as compared. */
 	if (!adoption->outsider)
-		answers.round = lien_graph_round(graph) + 1;
+		answers.round = lien_graph_stats(graph)->round + 1;
 	collect_marks(&answers);
 	note_answers(&answers);
 	find_disputes(&answers);

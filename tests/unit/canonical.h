@@ -272,7 +272,7 @@ static inline char *canonical(struct lien_graph *of)
 		binding_lines(&lines, allocation);
 	}
 	split_lines(&lines, of);
-	add_line(&lines, "next %llu %u %u", LLX(of->next_id), of->next_comm, of->round);
+	add_line(&lines, "next %llu %u %u", LLX(of->next_id), of->next_comm, of->stats.round);
 	return join_lines(&lines, "\n");
 }
 

@@ -636,7 +636,7 @@ static void test_dump(void **state)
 	process(OWNER)->presence = process(IMPORTER)->presence = LIEN_CONTROL_READY;
 	after = canonical(graph);
 	assert_string_equal(before, after);
-	assert_int_equal(lien_graph_round(graph), 1);
+	assert_int_equal(lien_graph_stats(graph)->round, 1);
 	expect_moved(3 * PIECE, PIECE, "its owner is not known");
 	free(before);
 	free(after);

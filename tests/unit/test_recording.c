@@ -126,7 +126,7 @@ static void test_round_trip(void **state)
 		assert_int_equal(count, counts[i]);
 	}
 	assert_int_equal(lien_recording_open(path, &rec), 0);
-	assert_true(lien_recording_created(rec) > 1700000000ull * 1000000000);
+	assert_true(lien_recording_time(rec, 0) > 1700000000ull * 1000000000);
 	assert_int_equal(lien_recording_close(rec), 0);
 }
 
