@@ -28,16 +28,14 @@ RB_GENERATE(lien_split_rank_tree, lien_split_member, by_rank, lien_split_rank_cm
 
 static int by_number_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
 {
-	if (a->number != b->number)
-		return a->number < b->number ? -1 : 1;
+	LIEN_ORDER(number);
 	return a->serial < b->serial ? -1 : a->serial > b->serial;
 }
 LIEN_TREE(lien_split_comm_tree, lien_split_member, by_number, by_number_cmp)
 
 static int by_parent_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
 {
-	if (a->parent != b->parent)
-		return a->parent < b->parent ? -1 : 1;
+	LIEN_ORDER(parent);
 	return a->serial < b->serial ? -1 : a->serial > b->serial;
 }
 LIEN_TREE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp)
@@ -278,9 +276,7 @@ struct lien_comm *lien_comm_new(
 
 static struct lien_init *init_find(struct lien_process *process, uint64_t scope)
 {
-	struct lien_init key = {.scope = scope};
-
-	return RB_FIND(lien_init_tree, &process->inits, &key);
+	return RB_FIND(lien_init_tree, &process->inits, &(struct lien_init){.scope = scope});
 }
 
 int lien_init_new(struct lien_process *process, uint64_t scope, uint32_t number)

@@ -42,18 +42,15 @@ TREE(lien_capture, lien_capture, stream, by_stream);
 static int lien_registration_cmp(
 	const struct lien_registration *a, const struct lien_registration *b)
 {
-	if (a->handle != b->handle)
-		return a->handle < b->handle ? -1 : 1;
+	LIEN_ORDER(handle);
 	return a->number < b->number ? -1 : a->number > b->number;
 }
 RB_GENERATE(lien_registration_tree, lien_registration, by_handle, lien_registration_cmp)
 
 static int lien_binding_cmp(const struct lien_binding *a, const struct lien_binding *b)
 {
-	if (a->device != b->device)
-		return a->device < b->device ? -1 : 1;
-	if (a->offset != b->offset)
-		return a->offset < b->offset ? -1 : 1;
+	LIEN_ORDER(device);
+	LIEN_ORDER(offset);
 	return a->number < b->number ? -1 : a->number > b->number;
 }
 RB_GENERATE(lien_binding_tree, lien_binding, of_object, lien_binding_cmp)
@@ -97,9 +94,7 @@ const struct lien_graph_stats *lien_graph_stats(const struct lien_graph *graph)
 
 struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid)
 {
-	struct lien_process key = {.pid = pid};
-
-	return RB_FIND(lien_process_tree, &graph->processes, &key);
+	return RB_FIND(lien_process_tree, &graph->processes, &(struct lien_process){.pid = pid});
 }
 
 struct lien_process *lien_graph_living(struct lien_graph *graph, uint32_t pid, uint64_t start)
@@ -121,9 +116,8 @@ struct lien_process *lien_graph_next(struct lien_process *process)
 
 struct lien_process *lien_graph_process_after(struct lien_graph *graph, uint32_t pid)
 {
-	struct lien_process key = {.pid = pid + 1};
-
-	return RB_NFIND(lien_process_tree, &graph->processes, &key);
+	return RB_NFIND(
+		lien_process_tree, &graph->processes, &(struct lien_process){.pid = pid + 1});
 }
 
 /*

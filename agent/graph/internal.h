@@ -13,6 +13,11 @@
 #include "agent/graph/graph.h"
 #include "agent/graph/slab.h"
 
+/* For comparisons: goes on if the member is the same in a and b. */
+#define LIEN_ORDER(member)                                                                         \
+	if (a->member != b->member)                                                                \
+	return a->member < b->member ? -1 : 1
+
 /* The functions of a tree that one file uses. */
 #define LIEN_TREE(tree, type, entry, cmp)                                                          \
 	RB_GENERATE_INTERNAL(tree, type, entry, cmp, static __attribute__((unused)))
@@ -144,9 +149,8 @@ static inline struct lien_comm *lien_process_comm(struct lien_process *process, 
 
 static inline struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value)
 {
-	struct lien_handle key = {.value = value};
-
-	return SPLAY_FIND(lien_handle_tree, &process->handles, &key);
+	return SPLAY_FIND(
+		lien_handle_tree, &process->handles, &(struct lien_handle){.value = value});
 }
 
 /* Returns true for a range that is not empty and does not wrap; forged recordings have others. */

@@ -44,23 +44,40 @@ int lien_handle_take(
 	return handle->raw_to ? 0 : -ENOMEM;
 }
 
-static int apply_create(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int make_with_handle(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_event *event, uint64_t value, uint64_t bytes,
+	const struct lien_prop *prop)
 {
 	struct lien_allocation *allocation;
 	struct lien_handle *handle;
 
-	lien_handle_vacate(graph, process, event->create.handle);
-	allocation = lien_allocation_new(graph, LIEN_ORIGIN_CREATE);
+	lien_handle_vacate(graph, process, value);
+	allocation = lien_allocation_new(graph, lien_origin_of(event->type));
 	if (!allocation)
 		return -ENOMEM;
 	lien_allocation_own(allocation, process);
-	allocation->bytes = event->create.bytes;
-	allocation->prop = event->create.prop;
+	allocation->bytes = bytes;
+	allocation->prop = *prop;
 	if (lien_allocation_asked(graph, process, allocation, event))
 		return -ENOMEM;
-	handle = lien_handle_new(graph, process, allocation, event->create.handle);
+	handle = lien_handle_new(graph, process, allocation, value);
 	return handle ? lien_handle_take(graph, handle, event) : -ENOMEM;
+}
+
+static int apply_create(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	return make_with_handle(graph, process, event, event->create.handle, event->create.bytes,
+		&event->create.prop);
+}
+
+static int apply_multicast_create(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	static const struct lien_prop nowhere = {.location_id = -1};
+
+	return make_with_handle(
+		graph, process, event, event->multicast.handle, event->multicast.bytes, &nowhere);
 }
 
 static int apply_retain(
@@ -224,9 +241,7 @@ static int apply_access(
 
 static struct lien_pool *pool_find(struct lien_process *process, uint64_t value)
 {
-	struct lien_pool key = {.value = value};
-
-	return RB_FIND(lien_pool_tree, &process->pools, &key);
+	return RB_FIND(lien_pool_tree, &process->pools, &(struct lien_pool){.value = value});
 }
 
 /* Pool memory is on the pool's device, other memory on the device of the thread's context. */
@@ -338,9 +353,8 @@ static int apply_range_handle(
 
 static struct lien_capture *capture_find(struct lien_process *process, uint64_t stream)
 {
-	struct lien_capture key = {.stream = stream};
-
-	return RB_FIND(lien_capture_tree, &process->captures, &key);
+	return RB_FIND(
+		lien_capture_tree, &process->captures, &(struct lien_capture){.stream = stream});
 }
 
 static int apply_capture_begin(

@@ -16,25 +16,20 @@ static int lien_name_cmp(const struct lien_name *a, const struct lien_name *b)
 
 static int lien_access_cmp(const struct lien_access_set *a, const struct lien_access_set *b)
 {
-	if (a->count != b->count)
-		return a->count < b->count ? -1 : 1;
+	LIEN_ORDER(count);
 	return memcmp(a->access, b->access, a->count * sizeof(a->access[0]));
 }
-
-#define ORDER(member)                                                                              \
-	if (a->member != b->member)                                                                \
-	return a->member < b->member ? -1 : 1
 
 /* Names are interned, so comparing their addresses is enough. */
 static int lien_site_cmp(const struct lien_site *a, const struct lien_site *b)
 {
-	ORDER(offset);
-	ORDER(inode);
-	ORDER(outer);
-	ORDER(dev_major);
-	ORDER(dev_minor);
-	ORDER(library);
-	ORDER(file);
+	LIEN_ORDER(offset);
+	LIEN_ORDER(inode);
+	LIEN_ORDER(outer);
+	LIEN_ORDER(dev_major);
+	LIEN_ORDER(dev_minor);
+	LIEN_ORDER(library);
+	LIEN_ORDER(file);
 	return 0;
 }
 
@@ -214,8 +209,7 @@ int lien_graph_name_site(
 
 static int lien_tag_cmp(const struct lien_tag *a, const struct lien_tag *b)
 {
-	if (a->uid != b->uid)
-		return a->uid < b->uid ? -1 : 1;
+	LIEN_ORDER(uid);
 	return strcmp(a->text, b->text);
 }
 

@@ -399,9 +399,8 @@ static bool apply_pending(struct lien_graph *graph, const struct lien_mapping *m
 
 static struct lien_context *context_find(struct lien_process *process, uint64_t value)
 {
-	struct lien_context key = {.value = value};
-
-	return RB_FIND(lien_context_tree, &process->contexts, &key);
+	return RB_FIND(
+		lien_context_tree, &process->contexts, &(struct lien_context){.value = value});
 }
 
 uint32_t lien_context_number(struct lien_process *process, uint64_t value)

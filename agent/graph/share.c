@@ -8,9 +8,7 @@
 
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number)
 {
-	struct lien_share key = {.number = number};
-
-	return SPLAY_FIND(lien_share_tree, &graph->shares, &key);
+	return SPLAY_FIND(lien_share_tree, &graph->shares, &(struct lien_share){.number = number});
 }
 
 /* If nothing holds it, an import may still be on its way through the ring. */
@@ -239,25 +237,6 @@ static int apply_key_import(
 }
 
 /* --- multicast objects ------------------------------------------------------------------------ */
-
-static int apply_multicast_create(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_allocation *object;
-	struct lien_handle *handle;
-
-	lien_handle_vacate(graph, process, event->multicast.handle);
-	object = lien_allocation_new(graph, LIEN_ORIGIN_MULTICAST);
-	if (!object)
-		return -ENOMEM;
-	lien_allocation_own(object, process);
-	object->bytes = event->multicast.bytes;
-	object->prop.location_id = -1;
-	if (lien_allocation_asked(graph, process, object, event))
-		return -ENOMEM;
-	handle = lien_handle_new(graph, process, object, event->multicast.handle);
-	return handle ? lien_handle_take(graph, handle, event) : -ENOMEM;
-}
 
 /* Returns the object of a call; a process may have imported it. */
 static struct lien_allocation *object_of(

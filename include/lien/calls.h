@@ -47,6 +47,7 @@ enum lien_library {
  */
 #define LIEN_MEMORY_KINDS(X) \
 	X(create,           LIEN_EVENT_SIZE(create),       CREATE) \
+	X(multicast_create, LIEN_EVENT_SIZE(multicast),    MULTICAST) \
 	X(retain,           LIEN_EVENT_SIZE(retain),       NONE) \
 	X(reserve,          LIEN_EVENT_SIZE(reserve),      NONE) \
 	X(map,              LIEN_EVENT_SIZE(map),          NONE) \
@@ -83,7 +84,6 @@ enum lien_library {
 	X(import,           offsetof(struct lien_event, share.key), IMPORT) \
 	X(key_export,       LIEN_EVENT_SIZE(key),          NONE) \
 	X(key_import,       LIEN_EVENT_SIZE(key),          NONE) \
-	X(multicast_create, LIEN_EVENT_SIZE(multicast),    MULTICAST) \
 	X(multicast_device, LIEN_EVENT_SIZE(multicast),    NONE) \
 	X(multicast_bind,   LIEN_EVENT_SIZE(multicast),    NONE) \
 	X(multicast_unbind, LIEN_EVENT_SIZE(multicast),    NONE)
