@@ -6,29 +6,23 @@
 #include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
 
-static int apply_init(
+static int apply_other(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	(void)graph, (void)process, (void)event;
+	const enum lien_kind kind = lien_call_kind(event->type);
+
+	(void)graph;
+	if (kind == LIEN_KIND_holds)
+		/* lien follows neither what holds the memory nor when that lets go of it. */
+		process->incomplete |= LIEN_INCOMPLETE_HELD;
+	else if (kind == LIEN_KIND_device_comm)
+		process->device_comm = true;
 	return 0;
 }
 
-/* lien follows neither what holds the memory nor when that lets go of it. */
-static int apply_holds(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	(void)graph, (void)event;
-	process->incomplete |= LIEN_INCOMPLETE_HELD;
-	return 0;
-}
-
-static int apply_device_comm(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	(void)graph, (void)event;
-	process->device_comm = true;
-	return 0;
-}
+#define apply_init	  apply_other
+#define apply_holds	  apply_other
+#define apply_device_comm apply_other
 
 static lien_apply_fn *const other_effects[LIEN_KIND_COUNT] = {LIEN_OTHER_KINDS(LIEN_EFFECT)};
 

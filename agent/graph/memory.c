@@ -283,12 +283,6 @@ static int apply_alloc(
 		       : -ENOMEM;
 }
 
-static void pool_drop(struct lien_process *process, struct lien_pool *pool)
-{
-	RB_REMOVE(lien_pool_tree, &process->pools, pool);
-	free(pool);
-}
-
 static int apply_pool_destroy(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -297,7 +291,7 @@ static int apply_pool_destroy(
 	if (!pool)
 		lien_graph_odd(graph, process);
 	else
-		pool_drop(process, pool);
+		free(RB_REMOVE(lien_pool_tree, &process->pools, pool));
 	return 0;
 }
 
@@ -309,7 +303,7 @@ static int apply_pool_create(
 
 	while ((pool = pool_find(process, event->pool.pool)))
 		if (!lien_pending_apply(graph, process, LIEN_KIND_pool_destroy, pool->value, 0))
-			pool_drop(process, pool);
+			free(RB_REMOVE(lien_pool_tree, &process->pools, pool));
 	pool = calloc(1, sizeof(*pool));
 	if (!pool)
 		return -ENOMEM;
@@ -383,32 +377,22 @@ static bool capture_goes_on(int result)
 	       result == 903 /* UNMATCHED: not the origin */ || result == 908 /* WRONG_THREAD */;
 }
 
-static void capture_drop(struct lien_process *process, uint64_t stream)
+/* A stream's destruction ends its capture. */
+static int apply_stream_destroy(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_capture *capture = capture_find(process, stream);
+	struct lien_capture *capture = capture_find(process, event->capture.stream);
 
-	if (!capture)
-		return;
-	RB_REMOVE(lien_capture_tree, &process->captures, capture);
-	free(capture);
+	(void)graph;
+	if (capture)
+		free(RB_REMOVE(lien_capture_tree, &process->captures, capture));
+	return 0;
 }
 
 static int apply_capture_end(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	(void)graph;
-	if (!capture_goes_on(event->result))
-		capture_drop(process, event->capture.stream);
-	return 0;
-}
-
-/* A stream's destruction ends its capture. */
-static int apply_stream_destroy(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	(void)graph;
-	capture_drop(process, event->capture.stream);
-	return 0;
+	return capture_goes_on(event->result) ? 0 : apply_stream_destroy(graph, process, event);
 }
 
 /* Some kinds differ in their arguments, but not in their effect. */

@@ -235,41 +235,24 @@ static int apply_address_free(
 	return 0;
 }
 
-static int free_at(struct lien_graph *graph, struct lien_process *process, uint64_t va, bool host,
-	bool registered)
+/* Each kind frees memory of its own origins. */
+static int apply_free(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_mapping *mapping = lien_process_mapping(process, va);
-	enum lien_origin origin;
+	const enum lien_kind kind = lien_call_kind(event->type);
+	struct lien_mapping *mapping = lien_process_mapping(process, event->range.va);
+	enum lien_origin origin = mapping ? mapping->holding->allocation->origin : 0;
 
-	if (!va)
+	if (!event->range.va)
 		return 0;
-	origin = mapping ? mapping->holding->allocation->origin : 0;
-	if (!mapping || mapping->va != va ||
+	if (!mapping || mapping->va != event->range.va ||
 		(!lien_allocation_by_address(mapping->holding->allocation) && !mapping->opened) ||
-		(origin == LIEN_ORIGIN_HOST) != host ||
-		(origin == LIEN_ORIGIN_REGISTERED) != registered)
+		(origin == LIEN_ORIGIN_HOST) != (kind == LIEN_KIND_free_host) ||
+		(origin == LIEN_ORIGIN_REGISTERED) != (kind == LIEN_KIND_unregister_host))
 		lien_graph_odd(graph, process);
 	else
 		lien_mapping_drop(graph, mapping);
 	return 0;
-}
-
-static int apply_free(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	return free_at(graph, process, event->range.va, false, false);
-}
-
-static int apply_free_host(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	return free_at(graph, process, event->range.va, true, false);
-}
-
-static int apply_unregister_host(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	return free_at(graph, process, event->range.va, false, true);
 }
 
 static int apply_ipc_close(
@@ -527,5 +510,8 @@ bool lien_range_vacate(
 	}
 	return true;
 }
+
+#define apply_free_host	      apply_free
+#define apply_unregister_host apply_free
 
 lien_apply_fn *const lien_release_effects[LIEN_KIND_COUNT] = {LIEN_RELEASE_KINDS(LIEN_EFFECT)};

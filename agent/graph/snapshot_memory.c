@@ -475,12 +475,6 @@ void lien_snapshot_dump_held(struct lien_snapshot *snapshot, struct lien_process
 			dump_registration(snapshot, process, comm, registration);
 }
 
-static bool sees(const struct lien_snapshot *snapshot, const struct lien_allocation *allocation)
-{
-	return lien_viewer_sees_owner(snapshot->viewer, allocation) ||
-	       lien_viewer_sees_part(snapshot->viewer, allocation);
-}
-
 #define binding_fields(COPY) COPY(offset) COPY(bytes) COPY(memory_offset) COPY(device)
 
 static void dump_binding(struct lien_snapshot *snapshot, const struct lien_binding *part)
@@ -517,10 +511,11 @@ void lien_snapshot_dump_bindings(struct lien_snapshot *snapshot)
 
 	for (object = lien_graph_first_allocation(snapshot->graph); object;
 		object = lien_graph_next_allocation(object)) {
-		if (object->origin != LIEN_ORIGIN_MULTICAST || !sees(snapshot, object))
+		if (object->origin != LIEN_ORIGIN_MULTICAST ||
+			!lien_viewer_sees_part(snapshot->viewer, object))
 			continue;
 		RB_FOREACH (binding, lien_binding_tree, &object->bound)
-			if (sees(snapshot, binding->memory))
+			if (lien_viewer_sees_part(snapshot->viewer, binding->memory))
 				dump_binding(snapshot, binding);
 	}
 }

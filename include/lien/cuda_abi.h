@@ -107,18 +107,16 @@ typedef enum CUmemRangeHandleType_enum {
 	CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 0x1,
 } CUmemRangeHandleType;
 
-typedef enum CUmemRangeFlags_enum {
+/* Flags that functions take as numbers. */
+enum {
 	CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE = 0x1,
-} CUmemRangeFlags;
-
-typedef enum CUmemAttach_flags_enum {
 	CU_MEM_ATTACH_GLOBAL = 0x1,
 	CU_MEM_ATTACH_HOST = 0x2,
-} CUmemAttach_flags;
-
-typedef enum CUipcMem_flags_enum {
 	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 0x1,
-} CUipcMem_flags;
+	CU_GET_PROC_ADDRESS_DEFAULT = 0,
+	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
+	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
+};
 
 typedef enum CUmemAccess_flags_enum {
 	CU_MEM_ACCESS_FLAGS_PROT_NONE = 0x0,
@@ -169,12 +167,6 @@ typedef enum CUdevice_attribute_enum {
 	CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED = 132,
 	CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134,
 } CUdevice_attribute;
-
-typedef enum CUdriverProcAddress_flags_enum {
-	CU_GET_PROC_ADDRESS_DEFAULT = 0,
-	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
-	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
-} CUdriverProcAddress_flags;
 
 typedef enum CUmemorytype_enum {
 	CU_MEMORYTYPE_HOST = 0x01,
