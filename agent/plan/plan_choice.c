@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "agent/graph/named.h"
-#include "agent/graph/named.h"
 #include "agent/graph/pids.h"
 #include "agent/plan/plan_internal.h"
 
