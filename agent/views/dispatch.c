@@ -116,7 +116,7 @@ static json_t *mem(const struct view *view)
 	const json_t *pid = json_object_get(view->request, "pid");
 	const json_t *name = json_object_get(view->request, "by");
 	bool explained, pending = false;
-	enum lien_mem_by by = LIEN_MEM_BY_OWNER;
+	enum lien_mem_by by = LIEN_MEM_BY_KIND;
 	json_t *answer;
 
 	if (name && (!json_is_string(name) || lien_mem_by_parse(json_string_value(name), &by)))
@@ -127,11 +127,9 @@ static json_t *mem(const struct view *view)
 			   json_integer_value(pid) > UINT32_MAX))
 		return refuse(view, "pid must be a process id");
 	if (source->refresh)
-		pending = source->refresh(
-			source->context, explained, name && by == LIEN_MEM_BY_CALLSITE);
-	answer = name ? lien_view_mem_by(source->graph, source->viewer, by, json_integer_value(pid),
-				source->node)
-		      : lien_view_mem(source->graph, source->viewer, json_integer_value(pid));
+		pending = source->refresh(source->context, explained, by == LIEN_MEM_BY_CALLSITE);
+	answer = lien_view_mem(
+		source->graph, source->viewer, by, json_integer_value(pid), source->node);
 	if (pid && !json_array_size(json_object_get(answer, "rows")) &&
 		!sees(source, json_integer_value(pid))) {
 		json_decref(answer);

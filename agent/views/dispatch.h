@@ -6,7 +6,6 @@
 #ifndef LIEN_DISPATCH_H
 #define LIEN_DISPATCH_H
 
-#include "agent/views/findings.h"
 #include "agent/views/views.h"
 
 /*

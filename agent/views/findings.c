@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "agent/graph/bytes.h"
-#include "agent/views/findings.h"
 #include "agent/views/internal.h"
 
 #define EVIDENCE_MAX 8 /* addresses shown per finding, next to their number */

@@ -27,8 +27,26 @@ struct lien_view_files {
 };
 
 json_t *lien_view_ps(struct lien_graph *graph, const struct lien_viewer *viewer);
+
+/* Memory by one aspect of it, the largest part first. */
+enum lien_mem_by {
+	LIEN_MEM_BY_OWNER,
+	LIEN_MEM_BY_RANK,
+	LIEN_MEM_BY_COMM,
+	LIEN_MEM_BY_DEVICE,
+	LIEN_MEM_BY_CALLSITE,
+	LIEN_MEM_BY_TAG,
+	/* Without an aspect: by process, owner, kind and tag; the second is
+	   lien_view_mem_devices()'s. */
+	LIEN_MEM_BY_KIND,
+	LIEN_MEM_BY_KIND_AND_DEVICE,
+};
+
+/* Parses "owner", "rank", ...; -1: none of these. */
+int lien_mem_by_parse(const char *name, enum lien_mem_by *by);
 /* Counts the memory that one process owns or imports, or that of all when pid is 0. */
-json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid);
+json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer,
+	enum lien_mem_by by, uint32_t pid, const struct lien_node *node);
 /* A part of mem: the processes whose memory must be read first. */
 json_t *lien_view_unread(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid);
 /*
@@ -56,9 +74,6 @@ int lien_counted_cmp(const void *a, const void *b);
 json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *viewer,
 	struct lien_counted *counted, size_t count, const struct lien_view_ras *ras,
 	uint64_t now_ns);
-/* A part of comms: processes that may have more communicators than the known ones. */
-json_t *lien_view_late(struct lien_graph *graph, const struct lien_viewer *viewer,
-	const struct lien_view_ras *ras, uint64_t now_ns);
 /*
  * Also returns NULL when there is no such process or address: `error` then says which, else it is
  * "".
@@ -66,28 +81,27 @@ json_t *lien_view_late(struct lien_graph *graph, const struct lien_viewer *viewe
 json_t *lien_view_holders(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid,
 	uint64_t address, const struct lien_view_files *files, char *error, size_t error_size);
 
-/* The same memory by one aspect of it, the largest part first. */
-enum lien_mem_by {
-	LIEN_MEM_BY_OWNER,
-	LIEN_MEM_BY_RANK,
-	LIEN_MEM_BY_COMM,
-	LIEN_MEM_BY_DEVICE,
-	LIEN_MEM_BY_CALLSITE,
-	LIEN_MEM_BY_TAG,
-};
-
-/* Parses "owner", "rank", ...; -1: none of these. */
-int lien_mem_by_parse(const char *name, enum lien_mem_by *by);
-/* Counts the memory of one process, or of all when pid is 0. */
-json_t *lien_view_mem_by(struct lien_graph *graph, const struct lien_viewer *viewer,
-	enum lien_mem_by by, uint32_t pid, const struct lien_node *node);
-
 /*
  * Lists the devices by UUID and the processes that may use them; with `explained` also what these
  * use.
  */
 json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_viewer *viewer,
 	const struct lien_node *node, bool explained);
+
+/* Oddities in the memory of this node: `lien check`. */
+struct lien_findings_input {
+	const struct lien_viewer *viewer; /* NULL: root */
+	uint64_t now_ns;		  /* CLOCK_MONOTONIC */
+	uint64_t idle_ns; /* a communicator counts as idle after that long without a call */
+	struct lien_view_files files;
+	/* Returns a process's use of a communicator; false: none. NULL: not known for any. */
+	bool (*traffic)(
+		void *context, uint32_t pid, uint64_t comm, struct lien_probe_traffic *traffic);
+	void *context;
+};
+
+/* Returns the list in the shape of docs/protocol.md, a new reference; NULL: out of memory. */
+json_t *lien_findings(struct lien_graph *graph, const struct lien_findings_input *input);
 
 /* Shows what an offload would do. */
 json_t *lien_view_plan(const struct lien_plan *plan);
@@ -104,10 +118,8 @@ json_t *lien_view_shortfalls(struct lien_graph *graph, const struct lien_viewer 
 char *lien_view_site(const struct lien_site *site);
 /* Returns the kind of host memory; NULL for any other memory. Each kind has one address. */
 const char *lien_host_kind(const struct lien_allocation *allocation);
-extern const char lien_kind_imported_host[];
 /* Host memory that lien itself has pinned for offloaded memory; it has no row. */
 #define LIEN_ARENA_LIBRARY "lien-control"
 bool lien_is_arena(const struct lien_allocation *allocation);
-json_t *lien_view_left(const struct lien_left *left, unsigned count);
 
 #endif

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "agent/views/findings.h"
 #include "agent/graph/graph.h"
 #include "agent/plan/plan.h"
 #include "agent/views/views.h"
@@ -146,7 +145,7 @@ static void do_step(enum step step, unsigned n)
 		json_decref(lien_view_holders(graph, NULL, PID, VA, &files, error, sizeof(error)));
 		break;
 	case MEM:
-		json_decref(lien_view_mem(graph, NULL, 0));
+		json_decref(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 		break;
 	case CHECK:
 		json_decref(lien_findings(graph, &input));

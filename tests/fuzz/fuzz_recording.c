@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "agent/graph/event_check.h"
-#include "agent/views/findings.h"
 #include "agent/journal/journal.h"
 #include "agent/journal/recording.h"
 #include "agent/views/views.h"
@@ -108,14 +107,14 @@ static void look_at_all(struct lien_graph *graph)
 	unsigned by;
 
 	look(lien_view_ps(graph, NULL));
-	look(lien_view_mem(graph, NULL, 0));
+	look(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	look(lien_view_dead(graph, NULL));
 	look(lien_view_graph(graph, NULL));
 	look(lien_view_comms(graph, NULL, NULL, 0, NULL, 1));
 	look(lien_view_gpus(graph, NULL, &node, true));
 	look(lien_findings(graph, &input));
 	for (by = LIEN_MEM_BY_OWNER; by <= LIEN_MEM_BY_CALLSITE; by++)
-		look(lien_view_mem_by(graph, NULL, by, 0, &node));
+		look(lien_view_mem(graph, NULL, by, 0, &node));
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 		look_at_process(graph, process);
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* lien_findings(): each kind is found where it is, and not where it is not. */
 #include "events.h"
-
-#include "agent/views/findings.h"
+#include "agent/views/views.h"
 
 static struct lien_findings_input input;
 static json_t *answer;

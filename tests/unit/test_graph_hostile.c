@@ -7,7 +7,6 @@
  * LIEN_SEED repeats a run, LIEN_SEQUENCES sets how many.
  */
 
-#include "agent/views/findings.h"
 #include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
 #include "agent/views/views.h"
@@ -108,7 +107,7 @@ static void look(struct lien_graph *graph)
 	char error[600];
 
 	json_decref(lien_view_ps(graph, NULL));
-	json_decref(lien_view_mem(graph, NULL, 0));
+	json_decref(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	json_decref(lien_view_graph(graph, NULL));
 	json_decref(lien_findings(graph, &input));
 	json_decref(lien_view_holders(
