@@ -35,7 +35,7 @@ struct lien_source {
 	const char *name;
 	/* handled once the graph has everything that was reported before it was ready */
 	bool reacts;
-	uint64_t mark; /* for that (loop.h) */
+	uint64_t mark; /* for that (daemon/run.c) */
 };
 
 #define LIEN_LATE_MAX 16
@@ -58,7 +58,7 @@ struct lien_tracked {
 	uint64_t t_reread, reread_delay; /* no automatic re-read before; current delay */
 	struct lien_ordinals *ordinals;	 /* NULL: not known */
 	bool unread;			 /* its mappings could not be read in time */
-	bool follow_later;		 /* too slow to be followed: see contexts.c */
+	bool follow_later;		 /* too slow to be followed: see processes/watch.c */
 	/* During an order for its host arena: the bytes that are missing; the order adds a part of
 	 * them. */
 	uint64_t preparing_bytes;
@@ -208,7 +208,7 @@ struct lien_agent {
 	unsigned prepare_percent; /* of the host's available memory that is pinned in advance */
 	uint64_t host_limit;	  /* of all processes' host arenas together; 0: no limit */
 	struct lien_host_files host;
-	bool is_copy; /* answers.h: does not act, and does not read reports */
+	bool is_copy; /* daemon/requests.h: does not act, and does not read reports */
 	LIST_HEAD(, lien_answer) answers;
 	LIST_HEAD(, lien_join_job) joins;     /* join/job.h */
 	LIST_HEAD(, lien_injector) injectors; /* attach.c */
@@ -243,6 +243,9 @@ int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint3
 struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type);
 /* Applies an event to the graph and passes it to the modules that need it. */
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event);
+/* Tells both that these are the reasons now why the process is not known whole. */
+void lien_agent_set_incomplete(
+	struct lien_agent *agent, const struct lien_process *process, uint32_t reasons);
 /* Takes in everything that the probes have reported so far, however long it takes: for the agent's
  * start and end. */
 void lien_agent_consume(struct lien_agent *agent);
@@ -251,5 +254,10 @@ void lien_agent_consume(struct lien_agent *agent);
  * reported more than one turn has time for: the graph is older than the call.
  */
 bool lien_agent_catch_up(struct lien_agent *agent);
+
+struct lien_counted;
+/* Returns what the kernel side has counted of collectives; the caller frees it. On error returns
+ * -errno and sets *counted to NULL. */
+int lien_agent_counted(struct lien_agent *agent, struct lien_counted **counted, size_t *count);
 
 #endif

@@ -2,6 +2,7 @@
 /*
  * Takes over where an earlier agent was stopped or killed: the journal has its graph, the pinned
  * ring has what happened since. If that fails, the agent begins anew, as it does without a journal.
+ * Or removes all of it, and says whom that would cost something.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -13,32 +14,141 @@
 #include "agent/daemon/resume.h"
 
 #include "agent/processes/watch.h"
-#include "agent/daemon/clean.h"
-#include "agent/processes/contexts.h"
+#include "agent/core/proc.h"
+#include "agent/journal/recording.h"
 #include "agent/plan/plan.h"
 #include "agent/server/server.h"
 #include "agent/processes/sites.h"
 #include "agent/nodes/outcomes.h"
 #include "loader/probes/gate.h"
 
-static char *journal_path(const char *socket)
+/* --- removing --------------------------------------------------------------------------------- */
+
+static char *path_of(const char *socket, const char *what)
 {
 	char *path = NULL;
 
-	return asprintf(&path, "%s.journal", socket) < 0 ? NULL : path;
+	return asprintf(&path, "%s%s", socket, what) < 0 ? NULL : path;
 }
+
+#define PIDS_SHOWN 8
+#define WHO_SIZE   160
+
+static bool uses_cuda(const struct lien_process *process)
+{
+	return process->cuda && lien_proc_runs(process->pid, process->start);
+}
+
+static bool holds_parked(const struct lien_process *process)
+{
+	return lien_plan_holds_parked(process) && lien_proc_runs(process->pid, process->start);
+}
+
+static unsigned list(struct lien_graph *graph, bool (*is_one)(const struct lien_process *),
+	char *text, size_t size)
+{
+	struct lien_process *process;
+	unsigned count = 0;
+	char pids[100] = "";
+	size_t used = 0;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if (is_one(process) && count++ < PIDS_SHOWN)
+			used += snprintf(pids + used, sizeof(pids) - used, "%s%u", used ? ", " : "",
+				process->pid);
+	used = snprintf(text, size, "%s %s", count == 1 ? "process" : "processes", pids);
+	if (count > PIDS_SHOWN)
+		snprintf(text + used, size - used, " and %u more", count - PIDS_SHOWN);
+	return count;
+}
+
+/* Returns how many running processes use CUDA, and names them: "processes 20, 21". */
+static unsigned list_users(struct lien_graph *graph, char *text, size_t size)
+{
+	return list(graph, uses_cuda, text, size);
+}
+
+/* As far as the journal can be read. What it lacks, the next agent would lack, too. */
+static void read_journal(struct lien_graph *graph, const char *socket)
+{
+	struct lien_recording *journal = NULL;
+	static struct lien_event event;
+	char *path = path_of(socket, ".journal");
+
+	if (!path)
+		return;
+	if (!lien_recording_open(path, &journal))
+		while (lien_recording_read(journal, &event) == 1 &&
+			lien_graph_apply(graph, &event) != -ENOMEM)
+			continue;
+	if (lien_recording_close(journal))
+		lien_log(4, "cannot read %s", path);
+	free(path);
+}
+
+/* Warns, too, where nothing can be done about it. */
+static int costs_nobody(const char *socket, bool force)
+{
+	struct lien_graph *graph;
+	char who[WHO_SIZE];
+	int err = lien_graph_new(&graph), priority = force ? 4 : 3;
+
+	if (err)
+		return err;
+	read_journal(graph, socket);
+	if (list(graph, holds_parked, who, sizeof(who)))
+		lien_log(priority,
+			"memory of %s is offloaded, and threads that need it would no longer wait: "
+			"start the agent, and `lien restore` first%s",
+			who, force ? "" : "; --force removes everything all the same");
+	else if (list_users(graph, who, sizeof(who)))
+		lien_log(priority,
+			"what is known of %s is lost: `lien attach` reads some of it again, and "
+			"memory that NVLS may use cannot be moved any more%s",
+			who, force ? "" : "; --force removes everything all the same");
+	else
+		force = true;
+	lien_graph_free(graph);
+	return force ? 0 : -ECANCELED;
+}
+
+static int may_by_force(const char *socket)
+{
+	return costs_nobody(socket, true);
+}
+
+static int may(const char *socket)
+{
+	return costs_nobody(socket, false);
+}
+
+int lien_agent_clean(const char *socket, bool force)
+{
+	static const char *const more[] = {
+		".journal", ".journal.new", ".outcomes", ".outcomes.new"};
+	int err = lien_probes_clean(socket, force ? may_by_force : may);
+	char *name;
+	unsigned i;
+
+	if (err == -EBUSY)
+		lien_log(3, "an agent runs on %s: stop it first", socket);
+	else if (err && err != -ECANCELED)
+		lien_log(3, "cannot remove what agents on %s left: %s", socket, strerror(-err));
+	for (i = 0; i < sizeof(more) / sizeof(more[0]) && !err; i++) {
+		name = path_of(socket, more[i]);
+		if (name)
+			unlink(name);
+		free(name);
+	}
+	return err;
+}
+
+/* --- taking over ------------------------------------------------------------------------------ */
 
 /* The file of agent/nodes/outcomes.h. */
-static char *outcomes_path(const char *socket)
-{
-	char *path = NULL;
-
-	return asprintf(&path, "%s.outcomes", socket) < 0 ? NULL : path;
-}
-
 static int outcomes_begin(struct lien_agent *agent, const char *socket)
 {
-	char *path = socket ? outcomes_path(socket) : NULL;
+	char *path = socket ? path_of(socket, ".outcomes") : NULL;
 
 	agent->outcomes = lien_outcomes_open(path);
 	free(path);
@@ -93,7 +203,7 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 	err = outcomes_begin(agent, config->socket);
 	if (err)
 		return err;
-	agent->journal_path = journal_path(config->socket);
+	agent->journal_path = path_of(config->socket, ".journal");
 	if (!agent->journal_path)
 		return -ENOMEM;
 	agent->journal_limit = config->journal_limit;
@@ -227,7 +337,7 @@ void lien_resume_finish(struct lien_agent *agent)
 
 	if (!lien_probes_resumed(agent->probes))
 		return;
-	lien_contexts_resume(agent);
+	lien_watch_follow(agent);
 	err = lien_probes_finish_takeover(agent->probes, stranded, agent);
 	if (err)
 		lien_log(4, "cannot tell which calls were under way meanwhile: %s", strerror(-err));
@@ -248,14 +358,14 @@ static bool memory_is_away(const struct lien_agent *agent)
 /* Are the probes kept? Only after an orderly stop; a start that failed leaves what it found. */
 static bool leaves_probes(const struct lien_agent *agent, bool started)
 {
-	char who[LIEN_CLEAN_TEXT];
+	char who[WHO_SIZE];
 	unsigned users;
 
 	if (!agent->journal || !agent->probes)
 		return false;
 	if (!started)
 		return lien_probes_resumed(agent->probes);
-	users = lien_clean_users(agent->graph, who, sizeof(who));
+	users = list_users(agent->graph, who, sizeof(who));
 	if (agent->on_stop == LIEN_ON_STOP_KEEP || (agent->on_stop == LIEN_ON_STOP_USED && users)) {
 		lien_log(6,
 			"probes stay%s%s for the next agent, which goes on from here: `lien "

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The agent's own state, for `lien status`. */
+/* The agent's own state, and what it counts: `status`, `metrics`, `comms`. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <lien/version.h>
+#include "agent/core/node.h"
+#include "agent/join/join.h"
 #include "agent/quiesce/gate.h"
 #include "agent/orders/prepare.h"
 #include "agent/daemon/others.h"
@@ -185,6 +189,33 @@ static json_t *status_short(struct lien_agent *agent, const struct lien_viewer *
 		"rows", lien_view_shortfalls(agent->graph, viewer, &agent->shortfalls));
 }
 
+json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	struct lien_view_ras ras = lien_ras_refresh(agent, viewer);
+	struct lien_counted *counted;
+	json_t *view = NULL;
+	size_t count;
+	int err;
+
+	err = lien_agent_counted(agent, &counted, &count);
+	if (err)
+		lien_log(4, "cannot read what was counted of collectives: %s", strerror(-err));
+	if (err != -ENOMEM)
+		view = lien_view_comms(agent->graph, viewer, counted, count, &ras, lien_now_ns());
+	free(counted);
+	return view;
+}
+
+static unsigned comms_counted(struct lien_agent *agent)
+{
+	struct lien_counted *counted;
+	size_t count;
+
+	lien_agent_counted(agent, &counted, &count);
+	free(counted);
+	return count;
+}
+
 json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	const struct lien_graph_stats *stats = lien_graph_stats(agent->graph);
@@ -212,7 +243,7 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 		(json_int_t)stats->mappings, "incomplete", incomplete, "unmatched_imports",
 		(json_int_t)stats->unmatched_imports, "uncounted",
 		(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNCOUNTED),
-		"counted_communicators", lien_agent_comms_counted(agent), "attach",
+		"counted_communicators", comms_counted(agent), "attach",
 		lien_probes_method(agent->probes), "contexts_followed",
 		status_followed(agent, viewer), "libraries", status_libraries(agent, viewer),
 		"skipped", status_skipped(agent, viewer), "skipped_files",
@@ -221,4 +252,17 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 		"journal", status_journal(agent), "host", lien_agent_host(agent), "held",
 		lien_gate_view(agent, viewer), "loop", status_loop(agent), "other_agents",
 		lien_others_view(agent), "short", status_short(agent, viewer));
+}
+
+json_t *lien_agent_metrics(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	const struct lien_node *node;
+
+	lien_node_refresh(agent); /* for the next time */
+	node = lien_node_now(agent);
+	return json_pack("{s:o, s:o, s:o, s:o, s:o}", "memory",
+		lien_view_mem_devices(agent->graph, viewer, node), "node_memory",
+		lien_view_mem_node(agent->graph, node), "gpus",
+		lien_view_gpus(agent->graph, viewer, node, false), "totals",
+		lien_view_totals(&agent->totals), "status", lien_agent_status(agent, viewer));
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "agent/join/ras_job.h"
-#include "agent/core/counted.h"
 #include "agent/views/views.h"
 
 #define S_NS	     1000000000ull

@@ -11,7 +11,6 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "agent/processes/contexts.h"
 #include "agent/core/node.h"
 #include "agent/core/proc.h"
 #include "agent/processes/probing.h"
@@ -30,6 +29,159 @@
 #include "loader/discover/untrusted.h"
 
 #define WAKE_SOON_NS 5000000000ull /* after a call; then it is checked now and then */
+
+/* --- contexts --------------------------------------------------------------------------------- */
+
+/*
+ * Follows the contexts of processes that have, or may have, more than one. For a process known to
+ * have one there is nothing more to learn, and following it would cost several traps per
+ * collective.
+ */
+
+/* A process that has made its only context current this often, and no other, will hardly make
+ * another one. If it does, it is followed from then on. */
+#define ENOUGH 1000
+
+#define FOLLOW_NS 1000000000ull
+
+struct place {
+	uint32_t pid;
+	int err; /* 0: found */
+	char path[512];
+};
+
+static int find_driver(const struct lien_maps_entry *entry, void *arg)
+{
+	struct place *place = arg;
+
+	if (!entry->executable || lien_library_of(entry->path) != LIEN_LIB_CUDA)
+		return 0;
+	place->err = lien_maps_open_path(place->pid, entry, place->path, sizeof(place->path));
+	return !place->err;
+}
+
+static void cannot_follow(void *context, uint32_t pid, int err)
+{
+	(void)context;
+	lien_log(4,
+		"the contexts of process %u cannot be followed: %s; of memory that it allocates in "
+		"several contexts the device may not be known",
+		pid, strerror(-err));
+}
+
+/* The process was too slow to be read. */
+static void follow_later(struct lien_agent *agent, struct lien_process *process)
+{
+	struct lien_tracked *tracked = lien_agent_track(agent, process);
+
+	if (tracked)
+		tracked->follow_later = true;
+}
+
+static void follow(struct lien_agent *agent, struct lien_process *process)
+{
+	struct place place = {.pid = process->pid, .err = -ENOENT};
+	int err = lien_maps_read_code(process->pid, find_driver, &place);
+
+	if (place.err) {
+		if (err == -ETIMEDOUT || place.err == -ETIMEDOUT)
+			follow_later(agent, process);
+		return;
+	}
+	err = lien_probes_follow(agent->probes, process->pid, process->start, place.path);
+	if (!lien_proc_runs(process->pid, process->start))
+		lien_probes_unfollow(
+			agent->probes, process->pid); /* another process has its pid by now */
+	else if (err == -ETIMEDOUT)
+		follow_later(agent, process);
+	else if (err && err != -ENOENT) /* not probed yet; called again when it is */
+		cannot_follow(NULL, process->pid, err);
+}
+
+/* Returns true if following the process would reveal nothing new. */
+static bool is_learnt(struct lien_agent *agent, uint32_t pid)
+{
+	struct lien_probe_process known;
+
+	return lien_probes_process(agent->probes, pid, &known) && !known.contexts_many &&
+	       known.contexts_set >= ENOUGH;
+}
+
+static void look_at(struct lien_agent *agent, struct lien_process *process)
+{
+	bool followed = lien_probes_is_followed(agent->probes, process->pid);
+
+	if (is_learnt(agent, process->pid) == !followed)
+		return;
+	if (followed)
+		lien_probes_unfollow(agent->probes, process->pid);
+	else
+		follow(agent, process);
+}
+
+/* Is the process due for a check? A process that was too slow is due once more. */
+static bool take_due(struct lien_agent *agent, const struct lien_process *process)
+{
+	struct lien_tracked *tracked = process->agent;
+	bool due = lien_probes_is_followed(agent->probes, process->pid) ||
+		   (tracked && tracked->follow_later);
+
+	if (tracked)
+		tracked->follow_later = false;
+	return due;
+}
+
+/* The graph has applied an event: a process maps the driver, is found, or makes a context. */
+static void follow_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	struct lien_process *process;
+
+	if (!lien_probes_can_follow(agent->probes))
+		return;
+	switch (event->type) {
+	case LIEN_EVENT_LIBRARY:
+		if (lien_library_of(event->library.name) != LIEN_LIB_CUDA)
+			return;
+		break;
+	case LIEN_EVENT_PROCESS:
+	case LIEN_CALL_CU_CONTEXT_CREATE:
+	case LIEN_CALL_CU_CONTEXT_CREATE_V3:
+	case LIEN_CALL_CU_CONTEXT_CREATE_V4:
+	case LIEN_CALL_CU_CONTEXT_PRIMARY:
+		break;
+	default:
+		return;
+	}
+	process = lien_graph_process(agent->graph, event->pid);
+	if (process && process->start == event->start)
+		look_at(agent, process);
+}
+
+static void follow_tick(struct lien_agent *agent)
+{
+	struct lien_process *process;
+	uint64_t now = lien_now_ns();
+
+	lien_probes_follow_tick(agent->probes, cannot_follow, NULL);
+	if (!lien_probes_can_follow(agent->probes) || now - agent->t_contexts < FOLLOW_NS)
+		return;
+	agent->t_contexts = now;
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		if (take_due(agent, process))
+			look_at(agent, process);
+}
+
+void lien_watch_follow(struct lien_agent *agent)
+{
+	struct lien_process *process;
+
+	if (!lien_probes_can_follow(agent->probes))
+		return;
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		look_at(agent, process);
+}
+
+/* --- libraries and processes ------------------------------------------------------------------ */
 
 struct reading {
 	struct lien_agent *agent;
@@ -191,7 +343,6 @@ static void doubt(
 {
 	enum lien_library library = lien_library_of(map->file->text);
 	const struct lien_probed_file *file;
-	struct lien_event event;
 	unsigned reason;
 	uint64_t since;
 
@@ -215,22 +366,11 @@ static void doubt(
 		reason = lien_proc_cards() ? LIEN_INCOMPLETE_CARDS : 0;
 	if (!(reason & ~process->incomplete))
 		return;
-	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
-	event.size = LIEN_EVENT_SIZE(incomplete);
-	event.incomplete.reasons = process->incomplete | reason;
-	lien_agent_event(agent, &event);
+	lien_agent_set_incomplete(agent, process, process->incomplete | reason);
 	lien_log(5,
 		"process %u mapped %s before it was probed, and may have made calls that were "
 		"missed",
 		process->pid, file ? file->path : map->file->text);
-}
-
-static void doubt_all(struct lien_agent *agent, struct lien_process *process)
-{
-	struct lien_library_map *map;
-
-	RB_FOREACH (map, lien_library_tree, &process->libraries)
-		doubt(agent, process, map);
 }
 
 static bool needs_probing(struct lien_agent *agent, const struct lien_event *event)
@@ -255,19 +395,6 @@ static void meet_early(struct lien_agent *agent, const struct lien_event *event)
 		adopt(agent, event->pid);
 }
 
-static void set_incomplete(
-	struct lien_agent *agent, const struct lien_process *process, uint32_t reasons)
-{
-	struct lien_event event;
-
-	if (process->incomplete == reasons)
-		return;
-	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
-	event.size = LIEN_EVENT_SIZE(incomplete);
-	event.incomplete.reasons = reasons;
-	lien_agent_event(agent, &event);
-}
-
 /* There is no room to probe the file: marks the process incomplete. */
 static void unprobed(struct lien_agent *agent, const struct lien_event *event)
 {
@@ -282,12 +409,13 @@ static void unprobed(struct lien_agent *agent, const struct lien_event *event)
 		adopt(agent, event->pid);
 	process = lien_graph_process(agent->graph, event->pid);
 	if (process && process->start == event->start)
-		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
+		lien_agent_set_incomplete(
+			agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
 }
 
 void lien_watch_rewritten(struct lien_agent *agent, const struct lien_process *process)
 {
-	set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_REWRITTEN);
+	lien_agent_set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_REWRITTEN);
 }
 
 /* The file has been probed, or will not be. */
@@ -303,9 +431,10 @@ static void probed(struct lien_agent *agent, const struct lien_event *event)
 	map = lien_process_library(process, event->library.start);
 	if (map && process->cuda)
 		doubt(agent, process, map);
-	lien_contexts_event(agent, event);
+	follow_event(agent, event);
 	if (process->incomplete & LIEN_INCOMPLETE_UNPROBED && !lien_probing_refuses(agent, process))
-		set_incomplete(agent, process, process->incomplete & ~LIEN_INCOMPLETE_UNPROBED);
+		lien_agent_set_incomplete(
+			agent, process, process->incomplete & ~LIEN_INCOMPLETE_UNPROBED);
 }
 
 /* Has it probed, if its user may have more files. */
@@ -343,6 +472,22 @@ static void expect_control(struct lien_agent *agent, uint32_t pid)
 	agent->waking = true;
 }
 
+static void meet(struct lien_agent *agent, struct lien_process *process, bool complete)
+{
+	struct lien_library_map *map;
+
+	if (complete)
+		RB_FOREACH (map, lien_library_tree, &process->libraries)
+			doubt(agent, process, map);
+	read_libraries(agent, process);
+	if (lien_probing_refuses(agent, process))
+		lien_agent_set_incomplete(
+			agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
+	lien_node_process(agent, process);
+	lien_presence_look(agent, process);
+	agent->waking = true; /* the next tick looks again */
+}
+
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process;
@@ -358,21 +503,12 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 			probed(agent, event);
 	}
 	process = lien_graph_process(agent->graph, event->pid);
-	if (!process)
-		return;
-	if (event->type == LIEN_EVENT_LIBRARY && !agent->transaction &&
+	if (process && event->type == LIEN_EVENT_LIBRARY && !agent->transaction &&
 		lien_gated_library(lien_library_of(event->library.name)))
 		lien_gate_cover(agent, process); /* some of its calls are to be held */
-	if (event->type != LIEN_EVENT_PROCESS)
-		return;
-	if (event->process.complete)
-		doubt_all(agent, process);
-	read_libraries(agent, process);
-	if (lien_probing_refuses(agent, process))
-		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
-	lien_node_process(agent, process);
-	lien_presence_look(agent, process);
-	agent->waking = true; /* the next tick looks again */
+	if (process && event->type == LIEN_EVENT_PROCESS)
+		meet(agent, process, event->process.complete);
+	follow_event(agent, event);
 }
 
 void lien_watch_resume(struct lien_agent *agent)
@@ -410,20 +546,25 @@ static int attach_found(const struct lien_library_file *file, void *arg)
 	return 0;
 }
 
+static void end_process(struct lien_agent *agent, const struct lien_process *process)
+{
+	const struct lien_event event =
+		lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
+
+	lien_agent_event(agent, &event);
+}
+
 /* Ends the processes that ended while no agent ran. */
 static void end_the_ended(struct lien_agent *agent)
 {
 	struct lien_process *process, *next;
-	struct lien_event event;
 
 	if (!agent->taken_over)
 		return;
 	for (process = lien_graph_first(agent->graph); process; process = next) {
 		next = lien_graph_next(process);
-		if (lien_proc_runs(process->pid, process->start))
-			continue;
-		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
-		lien_agent_event(agent, &event);
+		if (!lien_proc_runs(process->pid, process->start))
+			end_process(agent, process);
 	}
 }
 
@@ -484,7 +625,6 @@ static void sweep(struct lien_agent *agent)
 {
 	struct lien_images images = {};
 	struct lien_process *process;
-	struct lien_event event;
 	unsigned i;
 
 	if (lien_now_ns() - agent->t_swept < SWEEP_NS)
@@ -495,16 +635,12 @@ static void sweep(struct lien_agent *agent)
 		agent->swept = process ? process->pid : 0;
 		if (!process)
 			break;
-		if (!is_over(agent, process, &images)) {
+		if (!is_over(agent, process, &images))
 			process->over = false;
-			continue;
-		}
-		if (!process->over) {
+		else if (!process->over)
 			process->over = true;
-			continue;
-		}
-		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
-		lien_agent_event(agent, &event);
+		else
+			end_process(agent, process);
 	}
 	lien_images_free(&images);
 }
@@ -513,9 +649,9 @@ void lien_watch_tick(struct lien_agent *agent)
 {
 	struct lien_tracked *tracked;
 	struct lien_process *process;
-
 	uint64_t now = lien_now_ns();
 
+	follow_tick(agent);
 	sweep(agent);
 	agent->waking = agent->loaded = false;
 	for (process = lien_graph_first(agent->graph); process;

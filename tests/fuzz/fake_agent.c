@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "agent/core/proc.h"
-#include "agent/daemon/loop.h"
+#include "agent/daemon/move.h"
 #include "agent/daemon/requests.h"
 #include "agent/daemon/together.h"
 #include "agent/nodes/outcomes.h"
@@ -23,7 +23,6 @@
 #include "agent/orders/orders.h"
 #include "agent/orders/presence.h"
 #include "agent/server/server.h"
-#include "agent/daemon/answers.h"
 #include "agent/quiesce/by_comm.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/parts.h"
@@ -68,14 +67,6 @@ uint64_t lien_now_ns(void)
 	return fake_now += 1000;
 }
 
-/* There are no copies of a fuzzer. */
-bool lien_answer_start(struct lien_client *client, json_t *request,
-	void (*handle)(struct lien_client *client, json_t *request))
-{
-	(void)client, (void)request, (void)handle;
-	return false;
-}
-
 void lien_turn_part(struct lien_agent *agent, const char *kind, const char *name)
 {
 	(void)agent, (void)kind, (void)name;
@@ -84,6 +75,20 @@ void lien_turn_part(struct lien_agent *agent, const char *kind, const char *name
 bool lien_making_busy(void)
 {
 	return fake_now % 11 == 0;
+}
+
+void lien_close_later_hold(void)
+{
+}
+
+void lien_close_later_go_on(void)
+{
+}
+
+/* There are no copies of a fuzzer: its graph is small. */
+void lien_close_inherited_links(void)
+{
+	abort();
 }
 
 bool lien_close_later_busy(void)
@@ -597,8 +602,8 @@ static void on_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	if (!lien_event_valid(event))
 		abort(); /* the agent tells itself no nonsense, whatever it was told */
+	lien_server_event(agent, event);
 	(void)!lien_graph_apply(agent->graph, event);
-	lien_server_event(agent, event, NULL);
 	lien_walks_event(agent, event);
 }
 
