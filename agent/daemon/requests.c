@@ -23,7 +23,7 @@
 #include "agent/link/link.h"
 #include "agent/processes/sites.h"
 #include "agent/server/server.h"
-#include "agent/views/dispatch.h"
+#include "agent/views/views.h"
 #include "loader/probes/close_later.h"
 #include "loader/probes/make_link.h"
 
@@ -45,24 +45,18 @@ static bool traffic_of(
 	return lien_probes_traffic_of(agent->probes, pid, comm, traffic);
 }
 
-static struct lien_view_files open_files(void *context)
+/* Starts what the answer needs to know of devices and call sites, which a copy of the agent cannot
+ * start. Returns true while that is outstanding. */
+static bool look_up(struct lien_agent *agent, json_t *request)
 {
-	struct lien_view_files files = {0};
+	const char *by = json_string_value(json_object_get(request, "by"));
+	bool pending = false;
 
-	files.known = !lien_open_files_last(context, &files.file, &files.count);
-	return files;
-}
-
-static json_t *view_comms(void *context, const struct lien_viewer *viewer)
-{
-	return lien_agent_comms(context, viewer);
-}
-
-static bool refresh(void *context, bool devices, bool callsites)
-{
-	bool pending = devices && lien_node_refresh(context);
-
-	return (callsites && lien_sites_resolve(context)) || pending;
+	if (json_is_true(json_object_get(request, "explain")) ||
+		json_is_true(json_object_get(request, "fresh")) ||
+		!strcmp(json_string_value(json_object_get(request, "op")), "metrics"))
+		pending = lien_node_refresh(agent);
+	return (by && !strcmp(by, "callsite") && lien_sites_resolve(agent)) || pending;
 }
 
 /* 0: none. */
@@ -76,24 +70,22 @@ static uint32_t named_pid(json_t *request)
 static void request_view(struct lien_client *client, json_t *request)
 {
 	struct lien_agent *agent = client->agent;
-	const struct lien_view_source source = {
+	struct lien_view_source source = {
 		.graph = agent->graph,
 		.viewer = &client->viewer,
 		.node = lien_node_now(agent),
-		.files = open_files,
+		.pending = look_up(agent, request),
 		.traffic = traffic_of,
-		.comms = view_comms,
-		.refresh = refresh,
 		.context = agent,
 		.now_ns = lien_now_ns(),
 	};
 	char error[LIEN_KNOWN_SIZE];
 	json_t *answer;
 
+	source.files.known = !lien_open_files_last(agent, &source.files.file, &source.files.count);
 	lien_name_client(client, json_object_get(request, "pid"));
 	lien_attach_expect(agent, &client->viewer, NULL, 0);
 	answer = lien_view_dispatch(&source, request, error, sizeof(error));
-
 	if (!answer && error[0])
 		lien_reply_failure(client, error,
 			(struct lien_blame){LIEN_CAUSE_INVALID, named_pid(request), 0});
@@ -105,6 +97,12 @@ static void request_status(struct lien_client *client, json_t *request)
 {
 	(void)request;
 	lien_reply_result(client, lien_agent_status(client->agent, &client->viewer));
+}
+
+static void request_comms(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	lien_reply_result(client, lien_agent_comms(client->agent, &client->viewer));
 }
 
 static void request_metrics(struct lien_client *client, json_t *request)
@@ -444,7 +442,7 @@ static const struct request {
 } requests[] = {
 	{"ps", request_view, GRAPH, {"fresh"}},
 	{"mem", request_view, GRAPH, {"by", "pid", "explain"}},
-	{"comms", request_view, LITTLE, {NULL}},
+	{"comms", request_comms, LITTLE, {NULL}},
 	{"graph", request_view, GRAPH, {NULL}},
 	{"holders", request_view, FILES, {"pid", "address"}},
 	{"check", request_view, FILES, {"idle_minutes"}},
@@ -488,19 +486,6 @@ static const char *unknown_member(const struct request *known, json_t *request)
 	return NULL;
 }
 
-/* Starts lookups that a copy of the agent cannot start. */
-static void before_copy(struct lien_agent *agent, json_t *request)
-{
-	const char *by = json_string_value(json_object_get(request, "by"));
-
-	if (json_is_true(json_object_get(request, "explain")) ||
-		json_is_true(json_object_get(request, "fresh")) ||
-		!strcmp(json_string_value(json_object_get(request, "op")), "metrics"))
-		lien_node_refresh(agent);
-	if (by && !strcmp(by, "callsite"))
-		lien_sites_resolve(agent);
-}
-
 /*
  * Does the answer take long? A copy of the agent costs a fork(), and every fork() of the machine
  * waits while anybody attaches or removes probes, for half a second at times.
@@ -536,7 +521,7 @@ static void handle(struct lien_client *client, const struct request *known, json
 		if (wait_for_quiet(client, request))
 			return;
 		lien_turn_part(client->agent, "copy for", known->op);
-		before_copy(client->agent, request);
+		look_up(client->agent, request);
 		/* A process can keep probes from being made indefinitely. */
 		if (!lien_making_busy() && answer_start(client, request, known->handle))
 			return;

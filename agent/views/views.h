@@ -88,20 +88,30 @@ json_t *lien_view_holders(struct lien_graph *graph, const struct lien_viewer *vi
 json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_viewer *viewer,
 	const struct lien_node *node, bool explained);
 
-/* Oddities in the memory of this node: `lien check`. */
-struct lien_findings_input {
-	const struct lien_viewer *viewer; /* NULL: root */
-	uint64_t now_ns;		  /* CLOCK_MONOTONIC */
-	uint64_t idle_ns; /* a communicator counts as idle after that long without a call */
+/* A graph, its viewer, and what else is known: for the answers that come from one table. */
+struct lien_view_source {
+	struct lien_graph *graph;
+	const struct lien_viewer *viewer; /* NULL: sees everything */
+	const struct lien_node *node;
+	/* it is not known what an offload would do, or which processes take orders */
+	bool recorded;
+	bool pending; /* an answer about devices or call sites is outstanding */
 	struct lien_view_files files;
 	/* Returns a process's use of a communicator; false: none. NULL: not known for any. */
 	bool (*traffic)(
 		void *context, uint32_t pid, uint64_t comm, struct lien_probe_traffic *traffic);
 	void *context;
+	uint64_t now_ns;  /* CLOCK_MONOTONIC */
+	uint64_t idle_ns; /* a communicator counts as idle after that long without a call */
 };
 
-/* Returns the list in the shape of docs/protocol.md, a new reference; NULL: out of memory. */
-json_t *lien_findings(struct lien_graph *graph, const struct lien_findings_input *input);
+/* Is this a request that a graph answers: `ps`, `mem`, `comms`, `graph`, `holders`, `check`? */
+bool lien_view_has(const char *op);
+/* NULL: `error` says why; "": out of memory. */
+json_t *lien_view_dispatch(const struct lien_view_source *source, const json_t *request,
+	char *error, size_t error_size);
+/* Oddities in the memory of this node: `check`. */
+json_t *lien_findings(const struct lien_view_source *source);
 
 /* Shows what an offload would do. */
 json_t *lien_view_plan(const struct lien_plan *plan);

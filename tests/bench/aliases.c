@@ -130,7 +130,7 @@ static void plan(void)
 static void do_step(enum step step, unsigned n)
 {
 	static const struct lien_view_files files;
-	const struct lien_findings_input input = {.files = files, .now_ns = now};
+	const struct lien_view_source input = {.graph = graph, .files = files, .now_ns = now};
 	struct lien_event event;
 	char error[200];
 
@@ -148,7 +148,7 @@ static void do_step(enum step step, unsigned n)
 		json_decref(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 		break;
 	case CHECK:
-		json_decref(lien_findings(graph, &input));
+		json_decref(lien_findings(&input));
 		break;
 	case UNMAP:
 		unmap_all(n / 2);

@@ -101,7 +101,7 @@ static void look_at_process(struct lien_graph *graph, struct lien_process *proce
 
 static void look_at_all(struct lien_graph *graph)
 {
-	const struct lien_findings_input input = {.now_ns = 1, .traffic = traffic};
+	const struct lien_view_source input = {.graph = graph, .now_ns = 1, .traffic = traffic};
 	const struct lien_node node = {0};
 	struct lien_process *process;
 	unsigned by;
@@ -112,7 +112,7 @@ static void look_at_all(struct lien_graph *graph)
 	look(lien_view_graph(graph, NULL));
 	look(lien_view_comms(graph, NULL, NULL, 0, NULL, 1));
 	look(lien_view_gpus(graph, NULL, &node, true));
-	look(lien_findings(graph, &input));
+	look(lien_findings(&input));
 	for (by = LIEN_MEM_BY_OWNER; by <= LIEN_MEM_BY_CALLSITE; by++)
 		look(lien_view_mem(graph, NULL, by, 0, &node));
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))

@@ -3,7 +3,7 @@
 #include "events.h"
 #include "agent/views/views.h"
 
-static struct lien_findings_input input;
+static struct lien_view_source input;
 static json_t *answer;
 
 static int begin(void **state)
@@ -27,7 +27,8 @@ static const json_t *find(const char *kind, uint32_t pid)
 	size_t i;
 
 	json_decref(answer);
-	answer = lien_findings(graph, &input);
+	input.graph = graph;
+	answer = lien_findings(&input);
 	list = json_object_get(answer, "findings");
 	assert_true(json_is_array(list));
 	json_array_foreach (list, i, entry)

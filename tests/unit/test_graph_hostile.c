@@ -99,7 +99,7 @@ static int copies(void *context, const struct lien_event *event)
 /* Every answer can be made. */
 static void look(struct lien_graph *graph)
 {
-	struct lien_findings_input input = {.now_ns = 1000000000, .idle_ns = 1};
+	struct lien_view_source input = {.graph = graph, .now_ns = 1000000000, .idle_ns = 1};
 	struct lien_view_files files = {.known = true};
 	struct lien_selection selection = {0};
 	struct lien_graph *copy;
@@ -109,7 +109,7 @@ static void look(struct lien_graph *graph)
 	json_decref(lien_view_ps(graph, NULL));
 	json_decref(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	json_decref(lien_view_graph(graph, NULL));
-	json_decref(lien_findings(graph, &input));
+	json_decref(lien_findings(&input));
 	json_decref(lien_view_holders(
 		graph, NULL, 1 + below(PIDS), value(), &files, error, sizeof(error)));
 	if (!lien_plan_offload(graph, &selection, &plan, error, sizeof(error))) {

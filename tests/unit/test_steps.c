@@ -565,11 +565,11 @@ static void ask_holders(unsigned n)
 
 static void ask_check(unsigned n)
 {
-	const struct lien_findings_input input = {
-		.now_ns = now, .files = {files, files_count, true}};
+	const struct lien_view_source input = {
+		.graph = graph, .now_ns = now, .files = {files, files_count, true}};
 
 	(void)n;
-	json_decref(lien_findings(graph, &input));
+	json_decref(lien_findings(&input));
 }
 
 static int nothing(void *context, const struct lien_event *event)
