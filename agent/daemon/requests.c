@@ -59,14 +59,6 @@ static bool look_up(struct lien_agent *agent, json_t *request)
 	return (by && !strcmp(by, "callsite") && lien_sites_resolve(agent)) || pending;
 }
 
-/* 0: none. */
-static uint32_t named_pid(json_t *request)
-{
-	json_int_t pid = json_integer_value(json_object_get(request, "pid"));
-
-	return pid > 0 && pid <= UINT32_MAX ? pid : 0;
-}
-
 static void request_view(struct lien_client *client, json_t *request)
 {
 	struct lien_agent *agent = client->agent;
@@ -80,15 +72,18 @@ static void request_view(struct lien_client *client, json_t *request)
 		.now_ns = lien_now_ns(),
 	};
 	char error[LIEN_KNOWN_SIZE];
+	json_int_t pid;
 	json_t *answer;
 
 	source.files.known = !lien_open_files_last(agent, &source.files.file, &source.files.count);
 	lien_name_client(client, json_object_get(request, "pid"));
+	pid = json_integer_value(json_object_get(request, "pid")); /* 0: none */
 	lien_attach_expect(agent, &client->viewer, NULL, 0);
 	answer = lien_view_dispatch(&source, request, error, sizeof(error));
 	if (!answer && error[0])
 		lien_reply_failure(client, error,
-			(struct lien_blame){LIEN_CAUSE_INVALID, named_pid(request), 0});
+			(struct lien_blame){
+				LIEN_CAUSE_INVALID, pid > 0 && pid <= UINT32_MAX ? pid : 0, 0});
 	else
 		lien_reply_result(client, answer);
 }
@@ -362,11 +357,6 @@ static void pipe_ready(struct lien_source *source, uint32_t events)
 	lien_reply_write(answer->client, piece + first, n - first);
 }
 
-static unsigned most_of(const struct lien_client *client)
-{
-	return client->viewer.one_user ? AT_ONCE_OF_USER : AT_ONCE_OF_ROOT;
-}
-
 /* handle() answers the request at once, and changes nothing but its client. Returns false if no
  * copy can be made now: the caller then calls handle() itself. */
 static bool answer_start(struct lien_client *client, json_t *request,
@@ -377,7 +367,9 @@ static bool answer_start(struct lien_client *client, json_t *request,
 	pid_t self = getpid();
 	int ends[2];
 
-	if (lien_client_answers(client, 0) >= most_of(client) || pipe2(ends, O_CLOEXEC))
+	if (lien_client_answers(client, 0) >=
+			(client->viewer.one_user ? AT_ONCE_OF_USER : AT_ONCE_OF_ROOT) ||
+		pipe2(ends, O_CLOEXEC))
 		return false;
 	answer = calloc(1, sizeof(*answer));
 	lien_close_later_hold();

@@ -34,18 +34,9 @@ static char *path_of(const char *socket, const char *what)
 #define PIDS_SHOWN 8
 #define WHO_SIZE   160
 
-static bool uses_cuda(const struct lien_process *process)
-{
-	return process->cuda && lien_proc_runs(process->pid, process->start);
-}
-
-static bool holds_parked(const struct lien_process *process)
-{
-	return lien_plan_holds_parked(process) && lien_proc_runs(process->pid, process->start);
-}
-
-static unsigned list(struct lien_graph *graph, bool (*is_one)(const struct lien_process *),
-	char *text, size_t size)
+/* Returns how many running processes use CUDA, or (parked) have memory away, and names them:
+ * "processes 20, 21". */
+static unsigned list(struct lien_graph *graph, bool parked, char *text, size_t size)
 {
 	struct lien_process *process;
 	unsigned count = 0;
@@ -53,19 +44,14 @@ static unsigned list(struct lien_graph *graph, bool (*is_one)(const struct lien_
 	size_t used = 0;
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
-		if (is_one(process) && count++ < PIDS_SHOWN)
+		if ((parked ? lien_plan_holds_parked(process) : process->cuda) &&
+			lien_proc_runs(process->pid, process->start) && count++ < PIDS_SHOWN)
 			used += snprintf(pids + used, sizeof(pids) - used, "%s%u", used ? ", " : "",
 				process->pid);
 	used = snprintf(text, size, "%s %s", count == 1 ? "process" : "processes", pids);
 	if (count > PIDS_SHOWN)
 		snprintf(text + used, size - used, " and %u more", count - PIDS_SHOWN);
 	return count;
-}
-
-/* Returns how many running processes use CUDA, and names them: "processes 20, 21". */
-static unsigned list_users(struct lien_graph *graph, char *text, size_t size)
-{
-	return list(graph, uses_cuda, text, size);
 }
 
 /* As far as the journal can be read. What it lacks, the next agent would lack, too. */
@@ -96,12 +82,12 @@ static int costs_nobody(const char *socket, bool force)
 	if (err)
 		return err;
 	read_journal(graph, socket);
-	if (list(graph, holds_parked, who, sizeof(who)))
+	if (list(graph, true, who, sizeof(who)))
 		lien_log(priority,
 			"memory of %s is offloaded, and threads that need it would no longer wait: "
 			"start the agent, and `lien restore` first%s",
 			who, force ? "" : "; --force removes everything all the same");
-	else if (list_users(graph, who, sizeof(who)))
+	else if (list(graph, false, who, sizeof(who)))
 		lien_log(priority,
 			"what is known of %s is lost: `lien attach` reads some of it again, and "
 			"memory that NVLS may use cannot be moved any more%s",
@@ -365,7 +351,7 @@ static bool leaves_probes(const struct lien_agent *agent, bool started)
 		return false;
 	if (!started)
 		return lien_probes_resumed(agent->probes);
-	users = list_users(agent->graph, who, sizeof(who));
+	users = list(agent->graph, false, who, sizeof(who));
 	if (agent->on_stop == LIEN_ON_STOP_KEEP || (agent->on_stop == LIEN_ON_STOP_USED && users)) {
 		lien_log(6,
 			"probes stay%s%s for the next agent, which goes on from here: `lien "

@@ -224,13 +224,6 @@ static void ring_rest(struct lien_agent *agent, bool rest)
 	agent->t_ring = rest ? lien_now_ns() + RING_REST_MS * 1000000ull : 0;
 }
 
-/* Watches the ring again if it is time to. */
-static void ring_wake(struct lien_agent *agent, uint64_t now)
-{
-	if (agent->t_ring && now >= agent->t_ring)
-		ring_rest(agent, false);
-}
-
 static void ring_ready(struct lien_source *source, uint32_t events)
 {
 	struct lien_agent *agent =
@@ -240,13 +233,6 @@ static void ring_ready(struct lien_source *source, uint32_t events)
 	ring_step(agent);
 	if (!is_behind(agent, lien_probes_produced(agent->probes)))
 		ring_rest(agent, true);
-}
-
-static int ring_start(struct lien_agent *agent)
-{
-	agent->ring = (struct lien_source){
-		.fd = lien_probes_fd(agent->probes), .ready = ring_ready, .name = "ring"};
-	return lien_agent_watch(agent, &agent->ring, EPOLLIN);
 }
 
 /* --- the loop --------------------------------------------------------------------------------- */
@@ -345,23 +331,6 @@ static void handle(struct lien_agent *agent, const struct epoll_event *event)
 	source->ready(source, event->events);
 }
 
-static void take_request(struct lien_agent *agent)
-{
-	if (!caught_up(agent, lien_server_mark(agent)))
-		return;
-	agent->turns.turn_requests++;
-	lien_server_request(agent);
-}
-
-static void react(struct lien_agent *agent, struct turn *turn)
-{
-	if (!caught_up(agent, &turn->orders_mark))
-		return;
-	lien_turn_part(
-		agent, "transaction", lien_phase_name(lien_transaction_phase(agent->transaction)));
-	lien_orders_react(agent);
-}
-
 static void work(struct lien_agent *agent, struct turn *turn)
 {
 	const bool must_react = lien_orders_must_react(agent);
@@ -369,26 +338,23 @@ static void work(struct lien_agent *agent, struct turn *turn)
 	if (!must_react)
 		turn->orders_mark = 0;
 	if (must_react) {
-		react(agent, turn);
+		if (!caught_up(agent, &turn->orders_mark))
+			return;
+		lien_turn_part(agent, "transaction",
+			lien_phase_name(lien_transaction_phase(agent->transaction)));
+		lien_orders_react(agent);
 	} else if (turn->has_event &&
 		   (++turn->sources < SOURCES_FIRST || !lien_server_has_requests(agent))) {
 		handle(agent, &turn->event);
 	} else if (lien_server_has_requests(agent)) {
 		turn->sources = 0;
-		take_request(agent);
+		if (!caught_up(agent, lien_server_mark(agent)))
+			return;
+		agent->turns.turn_requests++;
+		lien_server_request(agent);
 	} else if (lien_graph_unfinished(agent->graph)) {
 		ring_step(agent);
 	}
-}
-
-/* A source that is ready stays so until the next turn, which is not for probing again. */
-static void any_turn(struct lien_agent *agent, struct turn *turn)
-{
-	turn->probed = !turn->probed && !turn->probing && !lien_graph_unfinished(agent->graph);
-	if (turn->probed)
-		lien_watch_turn(agent);
-	else
-		work(agent, turn);
 }
 
 /* A tick has a turn of its own. Two ticks never follow each other while other work is waiting. */
@@ -430,12 +396,20 @@ static void loop_run(struct lien_agent *agent)
 		lien_timeout_allow(WAITS_MS);
 		lien_making_allow(MAKING_MS);
 		lien_turn_begin(&agent->turns);
-		ring_wake(agent, agent->turns.t_begun);
+		if (agent->t_ring && agent->turns.t_begun >= agent->t_ring)
+			ring_rest(agent, false);
 		if (is_due(agent, &turn, every)) {
 			turn.ticked = tick_turn(agent, &turn);
 		} else {
 			turn.ticked = false;
-			any_turn(agent, &turn);
+			/* A source that is ready stays so until the next turn, which is not for
+			 * probing again. */
+			turn.probed = !turn.probed && !turn.probing &&
+				      !lien_graph_unfinished(agent->graph);
+			if (turn.probed)
+				lien_watch_turn(agent);
+			else
+				work(agent, &turn);
 		}
 		/* Before a client that waits for the end begins another transaction. */
 		if (agent->transaction_ended) {
@@ -570,7 +544,9 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	if (err)
 		return err;
 	lien_probes_forget_control_files(agent->probes);
-	err = ring_start(agent);
+	agent->ring = (struct lien_source){
+		.fd = lien_probes_fd(agent->probes), .ready = ring_ready, .name = "ring"};
+	err = lien_agent_watch(agent, &agent->ring, EPOLLIN);
 	/* The library of this build, whatever is installed later. */
 	agent->control = config->control ? open(config->control, O_RDONLY | O_CLOEXEC) : -1;
 	if (!err && config->control)

@@ -122,16 +122,6 @@ static bool read_periods(json_t *list, struct periods *periods)
 	return true;
 }
 
-static bool is_in(const struct periods *periods, uint64_t t)
-{
-	unsigned i;
-
-	for (i = 0; i < periods->count; i++)
-		if (t >= periods->from[i] && t < periods->to[i])
-			return true;
-	return false;
-}
-
 static int group_cmp(const void *a, const void *b)
 {
 	const uint64_t *x = a, *y = b;
@@ -177,7 +167,7 @@ static bool read_made(struct lien_client *client, json_t *request, bool *none)
 	uint64_t groups[LIEN_SELECT_GROUPS];
 	struct periods periods;
 	struct lien_comm *comm;
-	unsigned count = 0;
+	unsigned count = 0, i;
 
 	*none = false;
 	if (!made)
@@ -187,7 +177,10 @@ static bool read_made(struct lien_client *client, json_t *request, bool *none)
 			"comms_made must be a list of 1 to 64 pairs of times, without comms");
 	for (comm = process ? RB_MIN(lien_comm_tree, &process->comms) : NULL; comm;
 		comm = RB_NEXT(lien_comm_tree, &process->comms, comm)) {
-		if (!is_in(&periods, comm->t_init))
+		for (i = 0; i < periods.count; i++)
+			if (comm->t_init >= periods.from[i] && comm->t_init < periods.to[i])
+				break;
+		if (i == periods.count)
 			continue;
 		if (count == LIEN_SELECT_GROUPS)
 			return lien_refuse_invalid(

@@ -62,18 +62,6 @@ static size_t list_inodes(
 	return count;
 }
 
-/* Sorted; NULL: out of memory. */
-static uint64_t *mapped_inodes(
-	struct lien_agent *agent, const struct lien_viewer *viewer, size_t *count)
-{
-	uint64_t *inodes = calloc(list_inodes(agent, viewer, NULL) + 1, sizeof(*inodes));
-
-	*count = inodes ? list_inodes(agent, viewer, inodes) : 0;
-	if (inodes)
-		qsort(inodes, *count, sizeof(*inodes), by_number);
-	return inodes;
-}
-
 static json_t *status_libraries(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	json_t *list = json_array(), *missing;
@@ -82,7 +70,10 @@ static json_t *status_libraries(struct lien_agent *agent, const struct lien_view
 	unsigned i, j;
 	size_t count;
 
-	inodes = mapped_inodes(agent, viewer, &count);
+	inodes = calloc(list_inodes(agent, viewer, NULL) + 1, sizeof(*inodes));
+	count = inodes ? list_inodes(agent, viewer, inodes) : 0;
+	if (inodes)
+		qsort(inodes, count, sizeof(*inodes), by_number);
 	for (i = 0; inodes && (file = lien_probes_each(agent->probes, i)); i++) {
 		inode = file->inode;
 		/* Other users' paths are not shown. */

@@ -168,14 +168,6 @@ static bool wants(json_t *request)
 	return json_is_true(together) || json_is_string(together) || json_is_integer(together);
 }
 
-/* Is it what the transaction under way does? Without a token any equal one is; tokens must agree.
- */
-static bool is_under_way(const struct lien_together *together, const struct asked *asked)
-{
-	return together->current && equal(together->current, asked) &&
-	       (!asked->token || same_token(together->current, asked));
-}
-
 /* Does any of those that it moved memory of still live; or, if it moved none, whoever asked? */
 static bool is_of_the_living(const struct lien_agent *agent, const struct asked *asked)
 {
@@ -232,7 +224,10 @@ bool lien_together_join(struct lien_client *client, json_t *request)
 		lien_reply_invalid(client,
 			"together: an earlier request with this token was another one: each "
 			"offload, and each restore, needs its own");
-	else if (client->agent->transaction && is_under_way(together, asked))
+	/* Without a token any equal one is what is under way; tokens must agree. */
+	else if (client->agent->transaction && together->current &&
+		 equal(together->current, asked) &&
+		 (!asked->token || same_token(together->current, asked)))
 		client->waiting = true;
 	else
 		joined = false;

@@ -54,7 +54,7 @@ static int find_driver(const struct lien_maps_entry *entry, void *arg)
 {
 	struct place *place = arg;
 
-	if (!entry->executable || lien_library_of(entry->path) != LIEN_LIB_CUDA)
+	if (lien_library_of(entry->path) != LIEN_LIB_CUDA)
 		return 0;
 	place->err = lien_maps_open_path(place->pid, entry, place->path, sizeof(place->path));
 	return !place->err;
@@ -98,24 +98,17 @@ static void follow(struct lien_agent *agent, struct lien_process *process)
 		cannot_follow(NULL, process->pid, err);
 }
 
-/* Returns true if following the process would reveal nothing new. */
-static bool is_learnt(struct lien_agent *agent, uint32_t pid)
-{
-	struct lien_probe_process known;
-
-	return lien_probes_process(agent->probes, pid, &known) && !known.contexts_many &&
-	       known.contexts_set >= ENOUGH;
-}
-
+/* A process that has made enough calls with one context would reveal nothing new. */
 static void look_at(struct lien_agent *agent, struct lien_process *process)
 {
-	bool followed = lien_probes_is_followed(agent->probes, process->pid);
+	const bool followed = lien_probes_is_followed(agent->probes, process->pid);
+	struct lien_probe_process known;
+	const bool learnt = lien_probes_process(agent->probes, process->pid, &known) &&
+			    !known.contexts_many && known.contexts_set >= ENOUGH;
 
-	if (is_learnt(agent, process->pid) == !followed)
-		return;
-	if (followed)
+	if (learnt && followed)
 		lien_probes_unfollow(agent->probes, process->pid);
-	else
+	else if (!learnt && !followed)
 		follow(agent, process);
 }
 
@@ -187,15 +180,8 @@ struct reading {
 	struct lien_agent *agent;
 	uint32_t pid;
 	uint64_t start;
-	bool driver, control, nvml; /* mapped */
+	bool driver, nvml; /* mapped */
 };
-
-static const char *last_component(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
 
 static bool is_known(const struct reading *reading, const struct lien_maps_entry *entry)
 {
@@ -214,19 +200,8 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 	struct lien_event event;
 	char *deleted;
 
-	if (!entry->executable || !entry->inode)
-		return 0;
-	switch (lien_library_of(entry->path)) {
-	case LIEN_LIB_CUDA:
-		reading->driver = true;
-		break;
-	case LIEN_LIB_CONTROL:
-		reading->control = true;
-		break;
-	default:
-		reading->nvml |= !strncmp(last_component(entry->path), "libnvidia-ml.so", 15);
-		break;
-	}
+	reading->driver |= lien_library_of(entry->path) == LIEN_LIB_CUDA;
+	reading->nvml |= !strncmp(basename(entry->path), "libnvidia-ml.so", 15);
 	if (!reading->start || is_known(reading, entry))
 		return 0;
 	event = lien_agent_event_of(reading->pid, reading->start, LIEN_EVENT_LIBRARY);
@@ -238,7 +213,7 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 	event.library.inode = entry->inode;
 	event.library.dev_major = entry->dev_major;
 	event.library.dev_minor = entry->dev_minor;
-	strncpy(event.library.name, last_component(entry->path), sizeof(event.library.name) - 1);
+	strncpy(event.library.name, basename(entry->path), sizeof(event.library.name) - 1);
 	deleted = strstr(event.library.name, " (deleted)"); /* the kernel's words, not the name */
 	if (deleted)
 		*deleted = '\0';
@@ -292,6 +267,8 @@ static uint64_t start_of(struct lien_agent *agent, uint32_t pid)
 	return LIEN_START_TICKS(start) == ticks ? start : ticks;
 }
 
+/* NVML maps the driver, too; but whoever has called cuInit has devices mapped
+ * (docs/measurements.md). */
 static int find_device(const struct lien_maps_entry *entry, void *arg)
 {
 	static const char device[] = "/dev/nvidia";
@@ -302,27 +279,19 @@ static int find_device(const struct lien_maps_entry *entry, void *arg)
 	return *(bool *)arg;
 }
 
-/* Does it only ask NVML about devices, as DCGM and nvidia-smi do? NVML maps the driver, too; but
- * whoever has called cuInit has devices mapped (docs/measurements.md). */
-static bool only_monitors(const struct reading *reading)
-{
-	bool device = false;
-
-	return reading->nvml && !lien_maps_read(reading->pid, find_device, &device) && !device;
-}
-
 /* Adds a process that ran before the agent; what it did until now is not known. */
 static void adopt(struct lien_agent *agent, uint32_t pid)
 {
 	struct reading reading = {.agent = agent, .pid = pid};
 	uint64_t start = start_of(agent, pid);
+	bool device = false;
 	struct lien_process *process;
 	struct lien_event event;
 	int err;
 
 	if (lien_maps_read_code(pid, read_entry, &reading) || !reading.driver || !start ||
-		only_monitors(&reading))
-		return;
+		(reading.nvml && !lien_maps_read(pid, find_device, &device) && !device))
+		return; /* it only asks NVML about devices, as DCGM and nvidia-smi do */
 	process = lien_graph_process(agent->graph, pid);
 	if (process && process->start == start && seen_whole(agent, process))
 		return;
@@ -541,7 +510,7 @@ static int attach_found(const struct lien_library_file *file, void *arg)
 	event.library.inode = file->inode;
 	event.library.dev_major = major(file->device);
 	event.library.dev_minor = minor(file->device);
-	strncpy(event.library.name, last_component(file->path), sizeof(event.library.name) - 1);
+	strncpy(event.library.name, basename(file->path), sizeof(event.library.name) - 1);
 	queue(agent, &event);
 	return 0;
 }

@@ -467,12 +467,6 @@ static void client_ready(struct lien_source *source, uint32_t events)
 		client_close(client);
 }
 
-static bool is_idle(const struct lien_client *client)
-{
-	return client->viewer.one_user && !client->queued && !client->postponed &&
-	       !client->waiting && !client->job && !client->recording && !client->out_length;
-}
-
 /* Somebody with many user ids could take all places. Closes the oldest idle connection of a user
  * who has the most. */
 static void make_room(struct lien_server *server)
@@ -480,7 +474,10 @@ static void make_room(struct lien_server *server)
 	struct lien_client *client, *most = NULL;
 
 	LIST_FOREACH (client, &server->clients, next)
-		if (is_idle(client) && (!most || client->user->clients >= most->user->clients))
+		if (client->viewer.one_user && !client->queued && !client->postponed &&
+			!client->waiting && !client->job && !client->recording &&
+			!client->out_length &&
+			(!most || client->user->clients >= most->user->clients))
 			most = client;
 	if (most)
 		client_close(most);

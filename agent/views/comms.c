@@ -52,11 +52,6 @@ static int entry_by_comm(const void *a, const void *b)
 	return (x->comm > y->comm) - (x->comm < y->comm);
 }
 
-static bool same_group(const struct entry *a, const struct entry *b)
-{
-	return !memcmp(a->comm->id, b->comm->id, sizeof(a->comm->id));
-}
-
 static int entry_by_group(const void *a, const void *b)
 {
 	const struct entry *x = a, *y = b;
@@ -106,13 +101,6 @@ static void add_seen(struct entries *entries, struct lien_graph *graph,
 	}
 }
 
-static bool is_seen(struct lien_process *process, uint64_t address)
-{
-	struct lien_comm key = {.address = address};
-
-	return RB_FIND(lien_comm_tree, &process->comms, &key);
-}
-
 static void add_unseen(struct entries *entries, struct lien_graph *graph,
 	const struct lien_counted *counted, size_t count)
 {
@@ -121,9 +109,11 @@ static void add_unseen(struct entries *entries, struct lien_graph *graph,
 	size_t i;
 
 	for (i = 0; i < count; i++) {
+		struct lien_comm key = {.address = counted[i].comm.comm};
+
 		process = lien_graph_process(graph, counted[i].comm.pid);
 		if (!process || !lien_viewer_sees(entries->viewer, process) ||
-			is_seen(process, counted[i].comm.comm))
+			RB_FIND(lien_comm_tree, &process->comms, &key))
 			continue;
 		comm = &entries->unseen[entries->unseen_count++];
 		comm->address = counted[i].comm.comm;
@@ -395,22 +385,22 @@ bool lien_comms_may_lack(const struct lien_process *process)
 	       has_nccl(process);
 }
 
-static json_t *view_row(const struct lien_ras_row *row)
-{
-	return json_pack("{s:o, s:o, s:o, s:o, s:o}", "group",
-		json_sprintf("%016llx", (unsigned long long)row->hash), "hash",
-		lien_view_hex(row->hash), "rank", known(row->rank), "nranks", known(row->nranks),
-		"device", known(row->device));
-}
-
 static json_t *view_unmatched(const struct lien_ras_report *report)
 {
 	json_t *list = json_array();
 	unsigned i;
 
-	for (i = 0; report && i < report->rows; i++)
-		if (!report->row[i].address)
-			json_array_append_new(list, view_row(&report->row[i]));
+	for (i = 0; report && i < report->rows; i++) {
+		const struct lien_ras_row *row = &report->row[i];
+
+		if (!row->address)
+			json_array_append_new(
+				list, json_pack("{s:o, s:o, s:o, s:o, s:o}", "group",
+					      json_sprintf("%016" PRIx64, row->hash), "hash",
+					      lien_view_hex(row->hash), "rank", known(row->rank),
+					      "nranks", known(row->nranks), "device",
+					      known(row->device)));
+	}
 	return list;
 }
 
@@ -473,7 +463,9 @@ json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *view
 	comms = json_array();
 	last = entries.entry + entries.count;
 	for (entry = entries.entry; entry < last; entry = end) {
-		for (end = entry + 1; end < last && same_group(entry, end); end++)
+		for (end = entry + 1; end < last && !memcmp(entry->comm->id, end->comm->id,
+							    sizeof(end->comm->id));
+			end++)
 			;
 		json_array_append_new(groups, view_group(&entries, entry, end));
 	}

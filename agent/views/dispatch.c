@@ -49,12 +49,6 @@ static bool sees(const struct lien_view_source *source, uint32_t pid)
 	return process && lien_viewer_sees(source->viewer, process);
 }
 
-/* Returns the age of NVML's figures; null: NVML is not there. */
-static json_t *view_nvml(const struct lien_node *node)
-{
-	return node && node->nvml ? json_pack("{s:f}", "age_ms", node->age_ms) : json_null();
-}
-
 /* Takes the answer, which may be NULL, and adds the devices. */
 static json_t *with_gpus(const struct view *view, json_t *answer, bool explained)
 {
@@ -63,7 +57,10 @@ static json_t *with_gpus(const struct view *view, json_t *answer, bool explained
 	if (answer) {
 		json_object_set_new(answer, "gpus",
 			lien_view_gpus(source->graph, source->viewer, source->node, explained));
-		json_object_set_new(answer, "nvml", view_nvml(source->node));
+		json_object_set_new(answer, "nvml",
+			source->node && source->node->nvml
+				? json_pack("{s:f}", "age_ms", source->node->age_ms)
+				: json_null());
 	}
 	return answer;
 }

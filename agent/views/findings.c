@@ -386,17 +386,6 @@ static bool share_known(const struct open_exports *open, struct lien_graph *grap
 	return bsearch(&number, open->pools, open->pools_count, sizeof(number), by_value);
 }
 
-static void on_their_way(json_t *list, unsigned count)
-{
-	const struct sum sum = {.count = count};
-
-	add(list, "export on its way", "note", 0, NULL, &sum,
-		"memory stays where it is until they are received, imported and closed",
-		"descriptors of %u export%s are on their way from one process to another, in a "
-		"socket",
-		count, plural(count));
-}
-
 /* A descriptor holds memory like a handle; NCCL closes its own once it has handed them over. */
 static void open_in_process(json_t *list, struct lien_graph *graph, const struct open_exports *open,
 	unsigned first, unsigned end)
@@ -433,7 +422,13 @@ static void all_open_exports(json_t *list, const struct lien_view_source *source
 			if (open.file[first]->pid)
 				open_in_process(list, source->graph, &open, first, end);
 			else
-				on_their_way(list, end - first);
+				add(list, "export on its way", "note", 0, NULL,
+					&(struct sum){.count = end - first},
+					"memory stays where it is until they are received, "
+					"imported and closed",
+					"descriptors of %u export%s are on their way from one "
+					"process to another, in a socket",
+					end - first, plural(end - first));
 		}
 	free(open.file);
 	free(open.pools);

@@ -7,11 +7,6 @@
 #include "agent/graph/known.h"
 #include "agent/views/internal.h"
 
-static bool is_nccl(const struct lien_allocation *allocation, bool *inferred)
-{
-	return !strcmp(lien_allocation_attributed(allocation, inferred), "nccl");
-}
-
 static const char *presence(const struct lien_process *process)
 {
 	static const char *const names[] = {
@@ -63,7 +58,7 @@ static void sum_allocation(struct process_sums *sums, const struct lien_allocati
 		return;
 	}
 	sums->bytes += allocation->bytes;
-	if (!is_nccl(allocation, &inferred))
+	if (strcmp(lien_allocation_attributed(allocation, &inferred), "nccl"))
 		return;
 	sums->nccl += allocation->bytes;
 	if (inferred)
