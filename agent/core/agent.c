@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "agent/graph/array.h"
 #include "agent/views/views.h"
 
 int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint32_t events)
@@ -74,38 +75,32 @@ struct lien_tracked *lien_agent_track(struct lien_agent *agent, struct lien_proc
 
 struct counting {
 	struct lien_counted *counted;
-	size_t count, room;
+	unsigned count, room;
 };
 
 static int count_one(
 	void *context, const struct lien_probe_comm *comm, const struct lien_probe_traffic *traffic)
 {
 	struct counting *counting = context;
-	struct lien_counted *more;
+	int err = lien_array_grow(
+		&counting->counted, counting->count, &counting->room, sizeof(*counting->counted));
 
-	if (counting->count == counting->room) {
-		more = realloc(counting->counted, 2 * counting->room * sizeof(*more));
-		if (!more)
-			return -ENOMEM;
-		counting->counted = more;
-		counting->room *= 2;
-	}
-	counting->counted[counting->count++] = (struct lien_counted){*comm, *traffic};
-	return 0;
+	if (!err)
+		counting->counted[counting->count++] = (struct lien_counted){*comm, *traffic};
+	return err;
 }
 
 int lien_agent_counted(struct lien_agent *agent, struct lien_counted **counted, size_t *count)
 {
-	struct counting counting = {.room = 64};
-	int err = -ENOMEM;
+	struct counting counting = {0};
+	/* Not NULL, even if nothing is counted. */
+	int err = lien_array_grow(&counting.counted, 0, &counting.room, sizeof(**counted));
 
-	counting.counted = malloc(counting.room * sizeof(*counting.counted));
-	if (counting.counted)
+	if (!err)
 		err = lien_probes_traffic(agent->probes, count_one, &counting);
 	if (err) {
 		free(counting.counted);
-		counting.counted = NULL;
-		counting.count = 0;
+		counting = (struct counting){0};
 	}
 	*counted = counting.counted;
 	*count = counting.count;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "agent/core/node.h"
+#include "agent/graph/array.h"
 #include "agent/graph/event_check.h"
 #include "agent/graph/known.h"
 #include "agent/graph/named.h"
@@ -122,20 +123,13 @@ static bool read_periods(json_t *list, struct periods *periods)
 	return true;
 }
 
-static int group_cmp(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
 /* In one order, each once: ranks of the same groups ask for the same. */
 static json_t *list_of(uint64_t *groups, unsigned count)
 {
 	json_t *list = json_array();
 	unsigned i;
 
-	qsort(groups, count, sizeof(*groups), group_cmp);
+	qsort(groups, count, sizeof(*groups), lien_u64_cmp);
 	for (i = 0; i < count; i++)
 		if (!i || groups[i] != groups[i - 1])
 			json_array_append_new(list, json_sprintf("%016" PRIx64, groups[i]));

@@ -8,6 +8,7 @@
 
 #include <lien/version.h>
 #include "agent/core/node.h"
+#include "agent/graph/array.h"
 #include "agent/join/join.h"
 #include "agent/quiesce/gate.h"
 #include "agent/orders/prepare.h"
@@ -29,13 +30,6 @@ static uint64_t rss_bytes(void)
 		fclose(file);
 	}
 	return pages * sysconf(_SC_PAGESIZE);
-}
-
-static int by_number(const void *a, const void *b)
-{
-	const uint64_t *one = a, *other = b;
-
-	return (*one > *other) - (*one < *other);
 }
 
 /*
@@ -73,12 +67,12 @@ static json_t *status_libraries(struct lien_agent *agent, const struct lien_view
 	inodes = calloc(list_inodes(agent, viewer, NULL) + 1, sizeof(*inodes));
 	count = inodes ? list_inodes(agent, viewer, inodes) : 0;
 	if (inodes)
-		qsort(inodes, count, sizeof(*inodes), by_number);
+		qsort(inodes, count, sizeof(*inodes), lien_u64_cmp);
 	for (i = 0; inodes && (file = lien_probes_each(agent->probes, i)); i++) {
 		inode = file->inode;
 		/* Other users' paths are not shown. */
 		if (!lien_viewer_sees(viewer, NULL) &&
-			!bsearch(&inode, inodes, count, sizeof(*inodes), by_number))
+			!bsearch(&inode, inodes, count, sizeof(*inodes), lien_u64_cmp))
 			continue;
 		missing = json_array();
 		for (j = 0; file->missing[j]; j++)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Arrays that grow by doubling. */
+/* Arrays that grow by doubling, and their order. */
 #ifndef LIEN_ARRAY_H
 #define LIEN_ARRAY_H
 
 #include <errno.h>
 #include <limits.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,14 @@ static inline int lien_array_grow(void *array, unsigned count, unsigned *room, s
 	memcpy(array, &grown, sizeof(grown));
 	*room = more;
 	return 0;
+}
+
+/* For qsort() and bsearch() of uint64_t. */
+static inline int lien_u64_cmp(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
 }
 
 #endif

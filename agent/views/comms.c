@@ -313,13 +313,12 @@ static void add_behind(
 			furthest = calls_of(entry, kind);
 	for (entry = first; entry < end; entry++)
 		if (calls_of(entry, kind) < furthest)
-			json_array_append_new(
-				list, json_pack("{s:I, s:o, s:o, s:s, s:I}", "pid",
-					      (json_int_t)entry->process->pid, "address",
-					      lien_view_hex(entry->comm->address), "rank",
-					      known(entry->comm->rank), "call",
-					      call_name(LIEN_TRAFFIC_FIRST + kind), "calls",
-					      (json_int_t)(furthest - calls_of(entry, kind))));
+			lien_view_add(list, "{s:I, s:o, s:o, s:s, s:I}", "pid",
+				(json_int_t)entry->process->pid, "address",
+				lien_view_hex(entry->comm->address), "rank",
+				known(entry->comm->rank), "call",
+				call_name(LIEN_TRAFFIC_FIRST + kind), "calls",
+				(json_int_t)(furthest - calls_of(entry, kind)));
 }
 
 static json_t *view_group(
@@ -394,12 +393,10 @@ static json_t *view_unmatched(const struct lien_ras_report *report)
 		const struct lien_ras_row *row = &report->row[i];
 
 		if (!row->address)
-			json_array_append_new(
-				list, json_pack("{s:o, s:o, s:o, s:o, s:o}", "group",
-					      json_sprintf("%016" PRIx64, row->hash), "hash",
-					      lien_view_hex(row->hash), "rank", known(row->rank),
-					      "nranks", known(row->nranks), "device",
-					      known(row->device)));
+			lien_view_add(list, "{s:o, s:o, s:o, s:o, s:o}", "group",
+				json_sprintf("%016" PRIx64, row->hash), "hash",
+				lien_view_hex(row->hash), "rank", known(row->rank), "nranks",
+				known(row->nranks), "device", known(row->device));
 	}
 	return list;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
 #include "agent/graph/bytes.h"
 #include "agent/views/internal.h"
 
@@ -50,14 +51,11 @@ __attribute__((format(printf, 8, 9))) static void add(json_t *list, const char *
 	va_start(args, format);
 	vsnprintf(found, sizeof(found), format, args);
 	va_end(args);
-	json_array_append_new(
-		list, json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:s, s:o}", "kind", kind, "level",
-			      level, "pid", (json_int_t)pid, "bytes", (json_int_t)sum->bytes,
-			      "count", (json_int_t)sum->count, "text",
-			      pid ? json_sprintf("process %u (%s)%s", pid, command, found)
-				  : json_string(found),
-			      "remedy", remedy, "evidence",
-			      sum->evidence ? sum->evidence : json_array()));
+	lien_view_add(list, "{s:s, s:s, s:I, s:I, s:I, s:o, s:s, s:o}", "kind", kind, "level",
+		level, "pid", (json_int_t)pid, "bytes", (json_int_t)sum->bytes, "count",
+		(json_int_t)sum->count, "text",
+		pid ? json_sprintf("process %u (%s)%s", pid, command, found) : json_string(found),
+		"remedy", remedy, "evidence", sum->evidence ? sum->evidence : json_array());
 }
 
 static const char *plural(uint64_t count)
@@ -325,13 +323,6 @@ static int by_process(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-static int by_value(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
-}
-
 static unsigned list_pools(struct lien_graph *graph, uint64_t *shares)
 {
 	struct lien_process *process;
@@ -373,7 +364,7 @@ static bool open_exports_list(struct open_exports *open, const struct lien_view_
 			open->file[open->count++] = &files->file[i];
 	qsort(open->file, open->count, sizeof(*open->file), by_process);
 	open->pools_count = list_pools(graph, open->pools);
-	qsort(open->pools, open->pools_count, sizeof(*open->pools), by_value);
+	qsort(open->pools, open->pools_count, sizeof(*open->pools), lien_u64_cmp);
 	return true;
 }
 
@@ -383,7 +374,7 @@ static bool share_known(const struct open_exports *open, struct lien_graph *grap
 
 	if (share)
 		return lien_allocation_held(share->allocation);
-	return bsearch(&number, open->pools, open->pools_count, sizeof(number), by_value);
+	return bsearch(&number, open->pools, open->pools_count, sizeof(number), lien_u64_cmp);
 }
 
 /* A descriptor holds memory like a handle; NCCL closes its own once it has handed them over. */

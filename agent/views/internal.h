@@ -4,8 +4,19 @@
 #define LIEN_VIEWS_INTERNAL_H
 
 #include <inttypes.h>
+#include <stdarg.h>
 
 #include "agent/views/views.h"
+
+/* Appends what json_pack() makes of this. */
+static inline void lien_view_add(json_t *list, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	json_array_append_new(list, json_vpack_ex(NULL, 0, format, args));
+	va_end(args);
+}
 
 /* "0x7f00": addresses and handles do not fit JSON's numbers. */
 static inline json_t *lien_view_hex(uint64_t value)

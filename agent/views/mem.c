@@ -510,11 +510,9 @@ json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewe
 			count_row(&mem, allocation, false);
 	sort(&mem, by_key);
 	for (i = 0; i < mem.count; i++)
-		json_array_append_new(
-			list, json_pack("{s:I, s:s, s:I, s:I}", "pid",
-				      (json_int_t)mem.row[i].key.pid, "owner", mem.row[i].key.owner,
-				      "allocations", (json_int_t)mem.row[i].allocations, "bytes",
-				      (json_int_t)mem.row[i].bytes));
+		lien_view_add(list, "{s:I, s:s, s:I, s:I}", "pid", (json_int_t)mem.row[i].key.pid,
+			"owner", mem.row[i].key.owner, "allocations",
+			(json_int_t)mem.row[i].allocations, "bytes", (json_int_t)mem.row[i].bytes);
 	mem_free(&mem);
 	return list;
 }
@@ -558,14 +556,13 @@ json_t *lien_view_mem_devices(
 		key = &mem.row[i].key;
 		/* an exited owner's pid may be another process's by now */
 		process = key->kind == kind_dead ? NULL : lien_graph_process(graph, key->pid);
-		json_array_append_new(list,
-			json_pack("{s:I, s:s?, s:o, s:o, s:s, s:b, s:s, s:s?, s:I, s:I}", "pid",
-				(json_int_t)key->pid, "command", process ? process->command : NULL,
-				"gpu", view_gpu(&mem.row[i], node), "device",
-				key->device < 0 ? json_null() : json_integer(key->device), "owner",
-				key->owner, "owner_inferred", key->inferred, "kind", key->kind,
-				"tag", key->tag, "bytes", (json_int_t)mem.row[i].bytes,
-				"offloaded_bytes", (json_int_t)mem.row[i].offloaded));
+		lien_view_add(list, "{s:I, s:s?, s:o, s:o, s:s, s:b, s:s, s:s?, s:I, s:I}", "pid",
+			(json_int_t)key->pid, "command", process ? process->command : NULL, "gpu",
+			view_gpu(&mem.row[i], node), "device",
+			key->device < 0 ? json_null() : json_integer(key->device), "owner",
+			key->owner, "owner_inferred", key->inferred, "kind", key->kind, "tag",
+			key->tag, "bytes", (json_int_t)mem.row[i].bytes, "offloaded_bytes",
+			(json_int_t)mem.row[i].offloaded);
 	}
 	mem_free(&mem);
 	return list;

@@ -8,15 +8,12 @@ json_t *lien_view_left(const struct lien_left *left, unsigned count)
 	unsigned i;
 
 	for (i = 0; i < count; i++)
-		json_array_append_new(list,
-			json_pack("{s:I, s:s, s:I, s:I, s:o, s:o, s:b}", "pid",
-				(json_int_t)left[i].pid, "reason", left[i].reason, "allocations",
-				(json_int_t)left[i].allocations, "bytes", (json_int_t)left[i].bytes,
-				"address",
-				left[i].address ? lien_view_hex(left[i].address) : json_null(),
-				"holder",
-				left[i].holder ? json_integer(left[i].holder) : json_null(),
-				"other_user", left[i].other_user));
+		lien_view_add(list, "{s:I, s:s, s:I, s:I, s:o, s:o, s:b}", "pid",
+			(json_int_t)left[i].pid, "reason", left[i].reason, "allocations",
+			(json_int_t)left[i].allocations, "bytes", (json_int_t)left[i].bytes,
+			"address", left[i].address ? lien_view_hex(left[i].address) : json_null(),
+			"holder", left[i].holder ? json_integer(left[i].holder) : json_null(),
+			"other_user", left[i].other_user);
 	return list;
 }
 
@@ -28,11 +25,10 @@ static json_t *view_unknown(const struct lien_plan *plan)
 	for (i = 0; plan && i < plan->unknown_count; i++) {
 		const struct lien_unknown *unknown = &plan->unknown[i];
 
-		json_array_append_new(list, json_pack("{s:I, s:b, s:I, s:I, s:I}", "pid",
-						    (json_int_t)unknown->pid, "read", unknown->read,
-						    "allocations", (json_int_t)unknown->allocations,
-						    "bytes", (json_int_t)unknown->bytes,
-						    "movable_bytes", (json_int_t)unknown->movable));
+		lien_view_add(list, "{s:I, s:b, s:I, s:I, s:I}", "pid", (json_int_t)unknown->pid,
+			"read", unknown->read, "allocations", (json_int_t)unknown->allocations,
+			"bytes", (json_int_t)unknown->bytes, "movable_bytes",
+			(json_int_t)unknown->movable);
 	}
 	return list;
 }
@@ -50,13 +46,11 @@ static json_t *view_idle(const struct lien_plan *plan)
 			json_array_append_new(owners, json_string(idle->owners[j]));
 		if (idle->more_owners)
 			json_array_append_new(owners, json_string("others"));
-		json_array_append_new(
-			list, json_pack("{s:I, s:s, s:s?, s:I, s:I, s:I, s:I, s:o}", "pid",
-				      (json_int_t)idle->pid, "command", idle->command, "reason",
-				      idle->reason, "offloaded_bytes", (json_int_t)idle->offloaded,
-				      "bytes", (json_int_t)idle->bytes, "not_selected_bytes",
-				      (json_int_t)idle->others, "movable_bytes",
-				      (json_int_t)idle->movable, "owners", owners));
+		lien_view_add(list, "{s:I, s:s, s:s?, s:I, s:I, s:I, s:I, s:o}", "pid",
+			(json_int_t)idle->pid, "command", idle->command, "reason", idle->reason,
+			"offloaded_bytes", (json_int_t)idle->offloaded, "bytes",
+			(json_int_t)idle->bytes, "not_selected_bytes", (json_int_t)idle->others,
+			"movable_bytes", (json_int_t)idle->movable, "owners", owners);
 	}
 	return list;
 }
@@ -75,14 +69,12 @@ static json_t *view_free(const struct lien_plan *plan)
 		const struct lien_freed *freed = &plan->freed[i];
 
 		lien_uuid_print(&freed->uuid, uuid);
-		json_array_append_new(list,
-			json_pack("{s:o, s:s?, s:I, s:i, s:I, s:I, s:I, s:I}", "gpu",
-				freed->index < 0 ? json_null() : json_integer(freed->index), "uuid",
-				freed->has_uuid ? uuid : NULL, "pid", (json_int_t)freed->pid,
-				"device", (int)freed->ordinal, "asked_bytes",
-				(json_int_t)plan->free, "bytes", (json_int_t)freed->bytes,
-				"movable_bytes", (json_int_t)freed->movable, "allocations",
-				(json_int_t)freed->allocations));
+		lien_view_add(list, "{s:o, s:s?, s:I, s:i, s:I, s:I, s:I, s:I}", "gpu",
+			freed->index < 0 ? json_null() : json_integer(freed->index), "uuid",
+			freed->has_uuid ? uuid : NULL, "pid", (json_int_t)freed->pid, "device",
+			(int)freed->ordinal, "asked_bytes", (json_int_t)plan->free, "bytes",
+			(json_int_t)freed->bytes, "movable_bytes", (json_int_t)freed->movable,
+			"allocations", (json_int_t)freed->allocations);
 	}
 	return list;
 }
@@ -96,12 +88,11 @@ json_t *lien_view_plan(const struct lien_plan *plan)
 	for (i = 0; i < plan->processes_count; i++) {
 		const struct lien_plan_process *part = &plan->processes[i];
 
-		json_array_append_new(
-			list, json_pack("{s:I, s:i, s:i, s:i, s:I, s:I, s:n, s:{}}", "pid",
-				      (json_int_t)part->pid, "allocations", part->allocations,
-				      "imports", part->imports, "mappings", part->items_count,
-				      "bytes", (json_int_t)part->bytes, "discarded_bytes",
-				      (json_int_t)part->discarded, "freed_bytes", "ms"));
+		lien_view_add(list, "{s:I, s:i, s:i, s:i, s:I, s:I, s:n, s:{}}", "pid",
+			(json_int_t)part->pid, "allocations", part->allocations, "imports",
+			part->imports, "mappings", part->items_count, "bytes",
+			(json_int_t)part->bytes, "discarded_bytes", (json_int_t)part->discarded,
+			"freed_bytes", "ms");
 	}
 	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o}", "outcome",
 		plan->processes_count ? "dry run" : none, "bytes", (json_int_t)plan->bytes,
@@ -131,11 +122,10 @@ json_t *lien_view_shortfalls(struct lien_graph *graph, const struct lien_viewer 
 		const struct lien_shortfall *row = &shortfalls->row[i];
 
 		if (lien_viewer_sees(viewer, graph ? lien_graph_process(graph, row->pid) : NULL))
-			json_array_append_new(
-				list, json_pack("{s:I, s:i, s:I, s:I}", "pid", (json_int_t)row->pid,
-					      "processes", row->processes, "dropped_bytes",
-					      (json_int_t)row->dropped, "missing_bytes",
-					      (json_int_t)row->missing));
+			lien_view_add(list, "{s:I, s:i, s:I, s:I}", "pid", (json_int_t)row->pid,
+				"processes", row->processes, "dropped_bytes",
+				(json_int_t)row->dropped, "missing_bytes",
+				(json_int_t)row->missing);
 	}
 	return list;
 }
@@ -167,15 +157,13 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 			if (lien_phase_is_timed(*phase))
 				json_object_set_new(ms, lien_phase_name(*phase),
 					json_real(process->phase_ns[*phase] / 1e6));
-		json_array_append_new(
-			list, json_pack("{s:I, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:o}", "pid",
-				      (json_int_t)process->pid, "allocations", process->allocations,
-				      "imports", process->imports, "mappings", process->mappings,
-				      "bytes", (json_int_t)process->bytes, "discarded_bytes",
-				      (json_int_t)process->discarded, "verified_bytes",
-				      (json_int_t)process->verified, "freed_bytes",
-				      is_offload ? json_integer(freed_by(process)) : json_null(),
-				      "ms", ms));
+		lien_view_add(list, "{s:I, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:o}", "pid",
+			(json_int_t)process->pid, "allocations", process->allocations, "imports",
+			process->imports, "mappings", process->mappings, "bytes",
+			(json_int_t)process->bytes, "discarded_bytes",
+			(json_int_t)process->discarded, "verified_bytes",
+			(json_int_t)process->verified, "freed_bytes",
+			is_offload ? json_integer(freed_by(process)) : json_null(), "ms", ms);
 	}
 	return json_pack(
 		"{s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:o, s:o, s:f, s:o, s:o, s:o, s:o, "

@@ -83,9 +83,8 @@ static json_t *view_ranks(struct lien_process *process)
 
 	RB_FOREACH (comm, lien_comm_tree, &process->comms)
 		if (comm->rank >= 0)
-			json_array_append_new(
-				list, json_pack("{s:o, s:i, s:i}", "group", lien_view_group(comm),
-					      "rank", comm->rank, "nranks", comm->nranks));
+			lien_view_add(list, "{s:o, s:i, s:i}", "group", lien_view_group(comm),
+				"rank", comm->rank, "nranks", comm->nranks);
 	return list;
 }
 
@@ -217,12 +216,11 @@ static json_t *view_handles(
 			continue;
 		TAILQ_FOREACH (handle, &holding->handles, of_holding)
 			if (handle->references)
-				json_array_append_new(
-					list, json_pack("{s:I, s:o, s:I, s:b}", "pid",
-						      (json_int_t)holding->process->pid, "handle",
-						      lien_view_hex(handle->value), "references",
-						      (json_int_t)handle->references, "imported",
-						      handle->imported));
+				lien_view_add(list, "{s:I, s:o, s:I, s:b}", "pid",
+					(json_int_t)holding->process->pid, "handle",
+					lien_view_hex(handle->value), "references",
+					(json_int_t)handle->references, "imported",
+					handle->imported);
 	}
 	return list;
 }
@@ -279,10 +277,8 @@ static json_t *view_registrations(struct lien_comm *comm)
 	json_t *list = json_array();
 
 	RB_FOREACH (registration, lien_registration_tree, &comm->registrations)
-		json_array_append_new(list,
-			json_pack("{s:o, s:I, s:b}", "address", lien_view_hex(registration->va),
-				"bytes", (json_int_t)registration->bytes, "window",
-				registration->window));
+		lien_view_add(list, "{s:o, s:I, s:b}", "address", lien_view_hex(registration->va),
+			"bytes", (json_int_t)registration->bytes, "window", registration->window);
 	return list;
 }
 
@@ -296,12 +292,10 @@ static json_t *view_comms(struct lien_graph *graph, const struct lien_viewer *vi
 		if (!lien_viewer_sees(viewer, process))
 			continue;
 		RB_FOREACH (comm, lien_comm_tree, &process->comms)
-			json_array_append_new(list,
-				json_pack("{s:o, s:I, s:o, s:i, s:i, s:o}", "group",
-					lien_view_group(comm), "pid", (json_int_t)process->pid,
-					"address", lien_view_hex(comm->address), "rank", comm->rank,
-					"nranks", comm->nranks, "registrations",
-					view_registrations(comm)));
+			lien_view_add(list, "{s:o, s:I, s:o, s:i, s:i, s:o}", "group",
+				lien_view_group(comm), "pid", (json_int_t)process->pid, "address",
+				lien_view_hex(comm->address), "rank", comm->rank, "nranks",
+				comm->nranks, "registrations", view_registrations(comm));
 	}
 	return list;
 }
@@ -344,8 +338,8 @@ static json_t *with_kind(json_t *holder, const char *kind)
  */
 static void add_other(json_t *holders, uint32_t pid)
 {
-	json_array_append_new(holders,
-		json_pack("{s:I, s:s}", "pid", (json_int_t)pid, "kind", "process of another user"));
+	lien_view_add(
+		holders, "{s:I, s:s}", "pid", (json_int_t)pid, "kind", "process of another user");
 }
 
 /* The ranges in which a process has mapped the allocation: disjoint and sorted. */
@@ -395,12 +389,11 @@ static void add_cards(json_t *holders, struct lien_process *process, const struc
 
 	RB_FOREACH (registration, lien_registration_tree, &process->cards)
 		if (touches(registration, places))
-			json_array_append_new(holders,
-				json_pack("{s:I, s:s, s:s?, s:o, s:I}", "pid",
-					(json_int_t)process->pid, "kind", "network card", "card",
-					registration->card ? registration->card->text : NULL,
-					"address", lien_view_hex(registration->va), "bytes",
-					(json_int_t)registration->bytes));
+			lien_view_add(holders, "{s:I, s:s, s:s?, s:o, s:I}", "pid",
+				(json_int_t)process->pid, "kind", "network card", "card",
+				registration->card ? registration->card->text : NULL, "address",
+				lien_view_hex(registration->va), "bytes",
+				(json_int_t)registration->bytes);
 }
 
 static void add_registrations(
@@ -412,13 +405,12 @@ static void add_registrations(
 	RB_FOREACH (comm, lien_comm_tree, &process->comms)
 		RB_FOREACH (registration, lien_registration_tree, &comm->registrations)
 			if (touches(registration, places))
-				json_array_append_new(holders,
-					json_pack("{s:I, s:s, s:o, s:i, s:o, s:I, s:b}", "pid",
-						(json_int_t)process->pid, "kind", "registration",
-						"group", lien_view_group(comm), "rank", comm->rank,
-						"address", lien_view_hex(registration->va), "bytes",
-						(json_int_t)registration->bytes, "window",
-						registration->window));
+				lien_view_add(holders, "{s:I, s:s, s:o, s:i, s:o, s:I, s:b}", "pid",
+					(json_int_t)process->pid, "kind", "registration", "group",
+					lien_view_group(comm), "rank", comm->rank, "address",
+					lien_view_hex(registration->va), "bytes",
+					(json_int_t)registration->bytes, "window",
+					registration->window);
 }
 
 /* Adds one line per export, whether it is open now or not. */
@@ -429,20 +421,18 @@ static void add_exports(json_t *holders, const struct lien_allocation *allocatio
 
 	LIST_FOREACH (share, &allocation->shares, of_allocation)
 		if (share->number & LIEN_SHARE_BY_KEY && !share->control) {
-			json_array_append_new(holders,
-				json_pack("{s:I, s:s, s:i, s:s}", "pid",
-					(json_int_t)allocation->owner_pid, "kind", "export",
-					"exports", 1, "by",
-					share->call == LIEN_CALL_CU_IPC_GET ? "legacy IPC handle"
-					: share->call == LIEN_CALL_CU_MEM_EXPORT ? "fabric handle"
-										 : "pool pointer"));
+			lien_view_add(holders, "{s:I, s:s, s:i, s:s}", "pid",
+				(json_int_t)allocation->owner_pid, "kind", "export", "exports", 1,
+				"by",
+				share->call == LIEN_CALL_CU_IPC_GET	 ? "legacy IPC handle"
+				: share->call == LIEN_CALL_CU_MEM_EXPORT ? "fabric handle"
+									 : "pool pointer");
 			by_key++;
 		}
 	if (allocation->exports > by_key)
-		json_array_append_new(holders,
-			json_pack("{s:I, s:s, s:i, s:s}", "pid", (json_int_t)allocation->owner_pid,
-				"kind", "export", "exports", allocation->exports - by_key, "by",
-				"file descriptor"));
+		lien_view_add(holders, "{s:I, s:s, s:i, s:s}", "pid",
+			(json_int_t)allocation->owner_pid, "kind", "export", "exports",
+			allocation->exports - by_key, "by", "file descriptor");
 }
 
 static void add_open_files(json_t *holders, struct lien_graph *graph,
@@ -459,14 +449,13 @@ static void add_open_files(json_t *holders, struct lien_graph *graph,
 			continue;
 		process = lien_graph_process(graph, files->file[i].pid);
 		if (!files->file[i].pid)
-			json_array_append_new(holders,
-				json_pack("{s:I, s:s, s:i}", "pid",
-					(json_int_t)allocation->owner_pid, "kind",
-					"export on its way", "exports", (int)files->file[i].fd));
+			lien_view_add(holders, "{s:I, s:s, s:i}", "pid",
+				(json_int_t)allocation->owner_pid, "kind", "export on its way",
+				"exports", (int)files->file[i].fd);
 		else if (lien_viewer_sees(viewer, process))
-			json_array_append_new(holders,
-				json_pack("{s:I, s:s, s:i}", "pid", (json_int_t)files->file[i].pid,
-					"kind", "open export", "fd", (int)files->file[i].fd));
+			lien_view_add(holders, "{s:I, s:s, s:i}", "pid",
+				(json_int_t)files->file[i].pid, "kind", "open export", "fd",
+				(int)files->file[i].fd);
 		else
 			add_other(holders, files->file[i].pid);
 	}
@@ -478,11 +467,10 @@ static void add_bindings(json_t *holders, const struct lien_allocation *allocati
 
 	if (allocation->origin != LIEN_ORIGIN_MULTICAST)
 		LIST_FOREACH (binding, &allocation->bindings, of_memory)
-			json_array_append_new(holders,
-				json_pack("{s:I, s:s, s:I, s:I}", "pid",
-					(json_int_t)binding->object->owner_pid, "kind",
-					"multicast object", "id", (json_int_t)binding->object->id,
-					"bytes", (json_int_t)binding->bytes));
+			lien_view_add(holders, "{s:I, s:s, s:I, s:I}", "pid",
+				(json_int_t)binding->object->owner_pid, "kind", "multicast object",
+				"id", (json_int_t)binding->object->id, "bytes",
+				(json_int_t)binding->bytes);
 }
 
 static void add_mappings(
@@ -539,9 +527,8 @@ static json_t *view_holder_list(struct lien_graph *graph, const struct lien_view
 	add_open_files(holders, graph, viewer, allocation, files);
 	add_bindings(holders, allocation);
 	if (allocation->origin != LIEN_ORIGIN_MULTICAST && allocation->dmabufs)
-		json_array_append_new(holders,
-			json_pack("{s:I, s:s, s:i}", "pid", (json_int_t)allocation->owner_pid,
-				"kind", "dma-buf", "exports", allocation->dmabufs));
+		lien_view_add(holders, "{s:I, s:s, s:i}", "pid", (json_int_t)allocation->owner_pid,
+			"kind", "dma-buf", "exports", allocation->dmabufs);
 	add_registered(holders, viewer, allocation);
 	return holders;
 }
