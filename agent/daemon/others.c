@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/daemon/daemon.h"
 #include "agent/core/agent.h"
 #include "agent/core/proc.h"
 #include "agent/core/worker.h"
@@ -125,7 +126,7 @@ static bool is_among(uint32_t pid, const uint32_t *pids, unsigned count)
 static void looked(struct lien_agent *agent, struct lien_job *job)
 {
 	struct looking *looking = (struct looking *)job;
-	struct lien_others *others = agent->others;
+	struct lien_others *others = agent->daemon->others;
 	uint32_t pids[OTHERS_MAX];
 	unsigned count = 0, i;
 
@@ -152,7 +153,7 @@ static void looked(struct lien_agent *agent, struct lien_job *job)
 
 static void refresh(struct lien_agent *agent, uint64_t age_ns)
 {
-	struct lien_others *others = agent->others;
+	struct lien_others *others = agent->daemon->others;
 	struct looking *looking;
 
 	if (agent->is_copy || others->looking ||
@@ -178,22 +179,23 @@ json_t *lien_others_view(struct lien_agent *agent)
 	unsigned i;
 
 	refresh(agent, FRESH_NS);
-	for (i = 0; i < agent->others->count; i++)
-		json_array_append_new(pids, json_integer(agent->others->pids[i]));
+	for (i = 0; i < agent->daemon->others->count; i++)
+		json_array_append_new(pids, json_integer(agent->daemon->others->pids[i]));
 	return pids;
 }
 
 int lien_others_start(struct lien_agent *agent)
 {
-	agent->others = calloc(1, sizeof(*agent->others));
-	return agent->others ? lien_worker_new(agent, &agent->others->worker) : -ENOMEM;
+	agent->daemon->others = calloc(1, sizeof(*agent->daemon->others));
+	return agent->daemon->others ? lien_worker_new(agent, &agent->daemon->others->worker)
+				     : -ENOMEM;
 }
 
 void lien_others_stop(struct lien_agent *agent)
 {
-	if (!agent->others)
+	if (!agent->daemon->others)
 		return;
-	lien_worker_free(agent->others->worker);
-	free(agent->others);
-	agent->others = NULL;
+	lien_worker_free(agent->daemon->others->worker);
+	free(agent->daemon->others);
+	agent->daemon->others = NULL;
 }

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/daemon/daemon.h"
 #include "agent/core/node.h"
 #include "agent/core/open_files.h"
 #include "agent/daemon/move.h"
@@ -107,7 +108,7 @@ static void request_metrics(struct lien_client *client, json_t *request)
 	json_t *result;
 
 	(void)request;
-	if (agent->has_metrics_user && viewer.uid == agent->metrics_user)
+	if (agent->daemon->has_metrics_user && viewer.uid == agent->daemon->metrics_user)
 		viewer.one_user = false;
 	result = lien_agent_metrics(client->agent, &viewer);
 	if (result && !viewer.one_user)
@@ -387,7 +388,7 @@ static bool answer_start(struct lien_client *client, json_t *request,
 	fcntl(ends[0], F_SETFL, O_NONBLOCK);
 	answer->pipe = (struct lien_source){.fd = ends[0], .ready = pipe_ready, .name = "answer"};
 	answer->client = client;
-	LIST_INSERT_HEAD(&agent->answers, answer, next);
+	LIST_INSERT_HEAD(&agent->daemon->answers, answer, next);
 	answer->waited_for.drop = drop;
 	client->job = &answer->waited_for;
 	client->waiting = true;
@@ -401,7 +402,7 @@ void lien_answers_tick(struct lien_agent *agent)
 {
 	struct lien_answer *answer, *next;
 
-	LIST_FOREACH_SAFE (answer, &agent->answers, next, next)
+	LIST_FOREACH_SAFE (answer, &agent->daemon->answers, next, next)
 		if (answer->pipe.fd < 0)
 			reap(answer, WNOHANG);
 }
@@ -410,7 +411,7 @@ void lien_answers_stop(struct lien_agent *agent)
 {
 	struct lien_answer *answer;
 
-	while ((answer = LIST_FIRST(&agent->answers))) {
+	while ((answer = LIST_FIRST(&agent->daemon->answers))) {
 		kill(answer->copy, SIGKILL);
 		LIST_REMOVE(answer, next);
 		waitpid(answer->copy, NULL, 0);

@@ -13,6 +13,7 @@
 
 #include "agent/daemon/resume.h"
 
+#include "agent/daemon/daemon.h"
 #include "agent/processes/watch.h"
 #include "agent/core/proc.h"
 #include "agent/journal/recording.h"
@@ -181,7 +182,7 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 	int err;
 
 	if (config->no_journal) {
-		snprintf(agent->journal_problem, sizeof(agent->journal_problem),
+		snprintf(agent->daemon->journal_problem, sizeof(agent->daemon->journal_problem),
 			"not wanted (--no-journal)");
 		lien_agent_clean(config->socket, true);
 		return outcomes_begin(agent, NULL);
@@ -189,19 +190,20 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 	err = outcomes_begin(agent, config->socket);
 	if (err)
 		return err;
-	agent->journal_path = path_of(config->socket, ".journal");
-	if (!agent->journal_path)
+	agent->daemon->journal_path = path_of(config->socket, ".journal");
+	if (!agent->daemon->journal_path)
 		return -ENOMEM;
-	agent->journal_limit = config->journal_limit;
+	agent->daemon->journal_limit = config->journal_limit;
 	clock_gettime(CLOCK_REALTIME, &now);
 	probes->socket = config->socket;
 	probes->new_journal = now.tv_sec * 1000000000ull + now.tv_nsec;
-	err = lien_journal_open(&agent->journal, agent->journal_path, apply_again, agent);
+	err = lien_journal_open(
+		&agent->daemon->journal, agent->daemon->journal_path, apply_again, agent);
 	if (!err) {
-		probes->journal = lien_journal_number(agent->journal);
+		probes->journal = lien_journal_number(agent->daemon->journal);
 	} else if (err != -ENOENT) {
 		lien_log(4, "the journal %s cannot be used: %s: what was before is not known",
-			agent->journal_path, unusable(err));
+			agent->daemon->journal_path, unusable(err));
 		return graph_renew(agent);
 	}
 	return 0;
@@ -210,10 +212,10 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 /* From now on the next agent cannot know what this one knows. */
 static void journal_end(struct lien_agent *agent, const char *why)
 {
-	lien_journal_close(agent->journal);
-	agent->journal = NULL;
-	unlink(agent->journal_path);
-	snprintf(agent->journal_problem, sizeof(agent->journal_problem), "%s", why);
+	lien_journal_close(agent->daemon->journal);
+	agent->daemon->journal = NULL;
+	unlink(agent->daemon->journal_path);
+	snprintf(agent->daemon->journal_problem, sizeof(agent->daemon->journal_problem), "%s", why);
 	lien_log(4, "no journal is kept: %s: the next agent will not know what was before it", why);
 }
 
@@ -223,19 +225,19 @@ int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal)
 	char why[300];
 	int err;
 
-	if (!agent->journal_path)
+	if (!agent->daemon->journal_path)
 		return 0;
 	if (lien_probes_resumed(agent->probes)) {
-		agent->ring_resumed = true;
-		lien_log(6, "goes on with %s: %llu events, %llu processes", agent->journal_path,
-			(unsigned long long)agent->taken_over,
+		agent->daemon->ring_resumed = true;
+		lien_log(6, "goes on with %s: %llu events, %llu processes",
+			agent->daemon->journal_path, (unsigned long long)agent->taken_over,
 			(unsigned long long)lien_graph_stats(agent->graph)->processes);
 		return 0;
 	}
-	err = agent->journal ? graph_renew(agent) : 0;
+	err = agent->daemon->journal ? graph_renew(agent) : 0;
 	lien_graph_on_process_end(agent->graph, lien_watch_process_end, agent);
-	lien_journal_close(agent->journal);
-	agent->journal = NULL;
+	lien_journal_close(agent->daemon->journal);
+	agent->daemon->journal = NULL;
 	if (err)
 		return err;
 	if (!lien_probes_pinned(agent->probes)) {
@@ -244,9 +246,10 @@ int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal)
 	}
 	if (problem)
 		lien_log(4, "%s", problem);
-	err = lien_journal_create(&agent->journal, agent->journal_path, new_journal);
+	err = lien_journal_create(
+		&agent->daemon->journal, agent->daemon->journal_path, new_journal);
 	if (err) {
-		snprintf(why, sizeof(why), "cannot write %s: %s", agent->journal_path,
+		snprintf(why, sizeof(why), "cannot write %s: %s", agent->daemon->journal_path,
 			strerror(-err));
 		journal_end(agent, why);
 	}
@@ -258,33 +261,34 @@ int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal)
 /* The graph must have exactly the records that have left the ring. */
 static void bound(struct lien_agent *agent, uint64_t limit)
 {
-	int err = lien_journal_bound(agent->journal, agent->graph, limit);
+	int err = lien_journal_bound(agent->daemon->journal, agent->graph, limit);
 
 	if (err)
 		lien_log(4, "cannot replace %s by a snapshot: %s: it goes on growing",
-			agent->journal_path, strerror(-err));
+			agent->daemon->journal_path, strerror(-err));
 }
 
 bool lien_resume_record(struct lien_agent *agent, const struct lien_event *event)
 {
-	bool again =
-		agent->ring_resumed && agent->journal && lien_journal_has(agent->journal, event);
+	bool again = agent->daemon->ring_resumed && agent->daemon->journal &&
+		     lien_journal_has(agent->daemon->journal, event);
 
 	/* After an agent was killed, at most one record is in both the ring and the journal. */
-	agent->ring_resumed = false;
-	if (again || !agent->journal)
+	agent->daemon->ring_resumed = false;
+	if (again || !agent->daemon->journal)
 		return !again;
-	agent->t_recorded = event->t_entry;
+	agent->daemon->t_recorded = event->t_entry;
 	/* A snapshot takes a while, and jobs are held meanwhile. */
-	bound(agent, agent->transaction ? 2 * agent->journal_limit : agent->journal_limit);
+	bound(agent, agent->transaction ? 2 * agent->daemon->journal_limit
+					: agent->daemon->journal_limit);
 	return true;
 }
 
 void lien_resume_tick(struct lien_agent *agent)
 {
-	if (agent->journal && !agent->transaction && !lien_server_has_requests(agent) &&
-		lien_now_ns() > agent->t_recorded + QUIET_NS)
-		bound(agent, agent->journal_limit);
+	if (agent->daemon->journal && !agent->transaction && !lien_server_has_requests(agent) &&
+		lien_now_ns() > agent->daemon->t_recorded + QUIET_NS)
+		bound(agent, agent->daemon->journal_limit);
 }
 
 void lien_resume_note(struct lien_agent *agent, const struct lien_event *event)
@@ -292,12 +296,13 @@ void lien_resume_note(struct lien_agent *agent, const struct lien_event *event)
 	char why[300];
 	int err;
 
-	if (!agent->journal)
+	if (!agent->daemon->journal)
 		return;
-	err = lien_journal_append(agent->journal, event);
+	err = lien_journal_append(agent->daemon->journal, event);
 	if (!err)
 		return;
-	snprintf(why, sizeof(why), "cannot write %s: %s", agent->journal_path, strerror(-err));
+	snprintf(why, sizeof(why), "cannot write %s: %s", agent->daemon->journal_path,
+		strerror(-err));
 	journal_end(agent, why);
 }
 
@@ -347,12 +352,13 @@ static bool leaves_probes(const struct lien_agent *agent, bool started)
 	char who[WHO_SIZE];
 	unsigned users;
 
-	if (!agent->journal || !agent->probes)
+	if (!agent->daemon->journal || !agent->probes)
 		return false;
 	if (!started)
 		return lien_probes_resumed(agent->probes);
 	users = list(agent->graph, false, who, sizeof(who));
-	if (agent->on_stop == LIEN_ON_STOP_KEEP || (agent->on_stop == LIEN_ON_STOP_USED && users)) {
+	if (agent->daemon->on_stop == LIEN_ON_STOP_KEEP ||
+		(agent->daemon->on_stop == LIEN_ON_STOP_USED && users)) {
 		lien_log(6,
 			"probes stay%s%s for the next agent, which goes on from here: `lien "
 			"agent --clean` takes them off",
@@ -379,10 +385,10 @@ void lien_resume_stop(struct lien_agent *agent, bool started)
 
 	if (agent->probes && !left)
 		lien_probes_unpin(agent->probes);
-	if (agent->journal && agent->probes && !left)
-		unlink(agent->journal_path);
+	if (agent->daemon->journal && agent->probes && !left)
+		unlink(agent->daemon->journal_path);
 	lien_outcomes_close(agent->outcomes, !left);
-	lien_journal_close(agent->journal);
-	agent->journal = NULL;
-	free(agent->journal_path);
+	lien_journal_close(agent->daemon->journal);
+	agent->daemon->journal = NULL;
+	free(agent->daemon->journal_path);
 }

@@ -21,6 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "agent/daemon/daemon.h"
 #include "agent/core/agent.h"
 #include "agent/core/node.h"
 #include "agent/core/open_files.h"
@@ -99,10 +100,10 @@ static bool is_enough(struct lien_agent *agent, uint32_t type)
 		turns->most_records = turns->turn_records;
 	if (lien_graph_unfinished(agent->graph))
 		return true;
-	if (!agent->records_left || !--agent->records_left)
+	if (!agent->daemon->records_left || !--agent->daemon->records_left)
 		return true;
-	return (type < LIEN_CALL_CU_INIT || agent->records_left % CLOCK_EVERY == 0) &&
-	       lien_now_ns() - agent->t_records > RECORDS_NS;
+	return (type < LIEN_CALL_CU_INIT || agent->daemon->records_left % CLOCK_EVERY == 0) &&
+	       lien_now_ns() - agent->daemon->t_records > RECORDS_NS;
 }
 
 static int on_record(void *context, const struct lien_event *event, size_t size)
@@ -128,7 +129,7 @@ static void note_losses(struct lien_agent *agent)
 	unsigned i;
 	uint32_t pid;
 
-	if (lost == agent->lost_seen)
+	if (lost == agent->daemon->lost_seen)
 		return;
 	for (i = 0; i < LOSSES_AT_ONCE && lien_probes_lost(agent->probes, &pid, &count); i++) {
 		process = lien_graph_process(agent->graph, pid);
@@ -143,7 +144,7 @@ static void note_losses(struct lien_agent *agent)
 		} while (count);
 	}
 	if (i < LOSSES_AT_ONCE) /* otherwise the rest comes in the next turn */
-		agent->lost_seen = lost;
+		agent->daemon->lost_seen = lost;
 }
 
 /* Applies a turn's share. Returns false if there is no more. */
@@ -153,11 +154,11 @@ static bool take_some(struct lien_agent *agent)
 
 	if (!lien_graph_finish(agent->graph, FINISH_AT_ONCE))
 		return true;
-	agent->consuming = true;
-	agent->records_left = RECORDS_AT_ONCE;
-	agent->t_records = lien_now_ns();
+	agent->daemon->consuming = true;
+	agent->daemon->records_left = RECORDS_AT_ONCE;
+	agent->daemon->t_records = lien_now_ns();
 	n = lien_probes_consume(agent->probes);
-	agent->consuming = false;
+	agent->daemon->consuming = false;
 	return n > 0;
 }
 
@@ -180,8 +181,8 @@ static bool consume(struct lien_agent *agent, bool all)
 
 	/* A record can end a phase of a transaction, which asks for all records: the outer call
 	 * applies the rest. */
-	if (agent->consuming || agent->is_copy)
-		return !agent->consuming;
+	if (agent->daemon->consuming || agent->is_copy)
+		return !agent->daemon->consuming;
 	/* Up to here only: a job may report as fast as the agent reads. */
 	until = lien_probes_produced(agent->probes);
 	while ((behind = is_behind(agent, until)) && more && (all || has_room(agent)))
@@ -221,7 +222,7 @@ static void ring_rest(struct lien_agent *agent, bool rest)
 	struct epoll_event event = {.events = rest ? 0 : EPOLLIN, .data.ptr = &agent->ring};
 
 	epoll_ctl(agent->epoll, EPOLL_CTL_MOD, agent->ring.fd, &event);
-	agent->t_ring = rest ? lien_now_ns() + RING_REST_MS * 1000000ull : 0;
+	agent->daemon->t_ring = rest ? lien_now_ns() + RING_REST_MS * 1000000ull : 0;
 }
 
 static void ring_ready(struct lien_source *source, uint32_t events)
@@ -316,7 +317,7 @@ static int wait_ms(const struct lien_agent *agent, const struct turn *turn, int 
 {
 	if (is_pending(agent, turn))
 		return 0;
-	if (agent->t_ring && RING_MS < tick)
+	if (agent->daemon->t_ring && RING_MS < tick)
 		tick = RING_MS;
 	return turn->probing >= 0 && turn->probing < tick ? turn->probing : tick;
 }
@@ -396,7 +397,7 @@ static void loop_run(struct lien_agent *agent)
 		lien_timeout_allow(WAITS_MS);
 		lien_making_allow(MAKING_MS);
 		lien_turn_begin(&agent->turns);
-		if (agent->t_ring && agent->turns.t_begun >= agent->t_ring)
+		if (agent->daemon->t_ring && agent->turns.t_begun >= agent->daemon->t_ring)
 			ring_rest(agent, false);
 		if (is_due(agent, &turn, every)) {
 			turn.ticked = tick_turn(agent, &turn);
@@ -591,22 +592,23 @@ static const struct lien_above above = {
 int lien_agent_run(const struct lien_agent_config *config)
 {
 	struct lien_agent *agent = calloc(1, sizeof(*agent));
+	struct lien_daemon daemon = {.t_start = lien_now_ns(),
+		.has_metrics_user = config->has_metrics_user,
+		.metrics_user = config->metrics_user,
+		.on_stop = config->on_stop};
 	uint32_t random;
 	int err;
 
 	if (!agent)
 		return -ENOMEM;
 	agent->above = &above;
-	agent->t_start = lien_now_ns();
+	agent->daemon = &daemon;
 	if (syscall(SYS_getrandom, &random, sizeof(random), 0) != sizeof(random))
-		random = agent->t_start;
+		random = daemon.t_start;
 	agent->token_base = (uint64_t)random << 32;
 	agent->prepare_percent = config->prepare_percent;
 	agent->prepare_limited = config->prepare_limited;
 	agent->no_attach = config->no_attach;
-	agent->has_metrics_user = config->has_metrics_user;
-	agent->metrics_user = config->metrics_user;
-	agent->on_stop = config->on_stop;
 	agent->host_limit = config->host_limit;
 	lien_host_files_find(&agent->host);
 	raise_file_limit();

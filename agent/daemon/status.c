@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <lien/version.h>
+#include "agent/daemon/daemon.h"
 #include "agent/core/node.h"
 #include "agent/graph/array.h"
 #include "agent/join/join.h"
@@ -112,14 +113,16 @@ static json_t *status_transaction(struct lien_agent *agent)
 
 static json_t *status_journal(struct lien_agent *agent)
 {
-	const char *problem = agent->journal_problem[0] ? agent->journal_problem
-							: lien_probes_problem(agent->probes);
+	const char *problem = agent->daemon->journal_problem[0]
+				      ? agent->daemon->journal_problem
+				      : lien_probes_problem(agent->probes);
 
 	return json_pack("{s:s?, s:I, s:s?, s:I, s:s?}", "path",
-		agent->journal ? agent->journal_path : NULL, "bytes",
-		(json_int_t)(agent->journal ? lien_journal_bytes(agent->journal) : 0), "pinned",
-		lien_probes_pinned(agent->probes), "taken_over", (json_int_t)agent->taken_over,
-		"problem", problem);
+		agent->daemon->journal ? agent->daemon->journal_path : NULL, "bytes",
+		(json_int_t)(agent->daemon->journal ? lien_journal_bytes(agent->daemon->journal)
+						    : 0),
+		"pinned", lien_probes_pinned(agent->probes), "taken_over",
+		(json_int_t)agent->taken_over, "problem", problem);
 }
 
 /* Returns null if the contexts of all processes are followed. */
@@ -219,9 +222,9 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 	return json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
 			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
 		"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
-		(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes", (json_int_t)rss_bytes(),
-		"events", (json_int_t)stats->events, "events_lost", (json_int_t)stats->lost,
-		"unreadable",
+		(lien_now_ns() - agent->daemon->t_start) / 1e6, "rss_bytes",
+		(json_int_t)rss_bytes(), "events", (json_int_t)stats->events, "events_lost",
+		(json_int_t)stats->lost, "unreadable",
 		(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNREADABLE), "woken",
 		(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_WOKEN), "processes",
 		processes, "allocations", (json_int_t)stats->allocations, "mappings",

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/daemon/daemon.h"
 #include "agent/core/proc.h"
 #include "agent/views/views.h"
 
@@ -40,12 +41,12 @@ struct lien_together {
 
 static struct lien_together *together_of(struct lien_agent *agent)
 {
-	if (!agent->together) {
-		agent->together = calloc(1, sizeof(*agent->together));
-		if (agent->together)
-			TAILQ_INIT(&agent->together->results);
+	if (!agent->daemon->together) {
+		agent->daemon->together = calloc(1, sizeof(*agent->daemon->together));
+		if (agent->daemon->together)
+			TAILQ_INIT(&agent->daemon->together->results);
 	}
-	return agent->together;
+	return agent->daemon->together;
 }
 
 static void asked_free(struct asked *asked)
@@ -184,7 +185,7 @@ static const struct asked *of_token(const struct lien_agent *agent, const struct
 {
 	const struct asked *other;
 
-	TAILQ_FOREACH (other, &agent->together->results, next)
+	TAILQ_FOREACH (other, &agent->daemon->together->results, next)
 		if (same_user(other, asked) && same_token(other, asked) &&
 			is_of_the_living(agent, other))
 			return other;
@@ -195,7 +196,7 @@ static const struct asked *of_token(const struct lien_agent *agent, const struct
  * after it. One with a token would have found the result of that. */
 static const struct asked *last_equal(const struct lien_agent *agent, const struct asked *asked)
 {
-	const struct lien_together *together = agent->together;
+	const struct lien_together *together = agent->daemon->together;
 	const struct asked *other;
 
 	TAILQ_FOREACH (other, &together->results, next)
@@ -247,9 +248,9 @@ void lien_together_begin(struct lien_client *client, json_t *request)
 
 void lien_together_none(struct lien_agent *agent)
 {
-	if (agent->together && !agent->transaction) {
-		asked_free(agent->together->current);
-		agent->together->current = NULL;
+	if (agent->daemon->together && !agent->transaction) {
+		asked_free(agent->daemon->together->current);
+		agent->daemon->together->current = NULL;
 	}
 }
 
@@ -347,12 +348,12 @@ void lien_together_ended(struct lien_agent *agent)
 
 json_t *lien_together_result(struct lien_agent *agent)
 {
-	return agent->together ? agent->together->result : NULL;
+	return agent->daemon->together ? agent->daemon->together->result : NULL;
 }
 
 void lien_together_free(struct lien_agent *agent)
 {
-	struct lien_together *together = agent->together;
+	struct lien_together *together = agent->daemon->together;
 
 	if (!together)
 		return;
@@ -361,5 +362,5 @@ void lien_together_free(struct lien_agent *agent)
 	asked_free(together->current);
 	json_decref(together->result);
 	free(together);
-	agent->together = NULL;
+	agent->daemon->together = NULL;
 }

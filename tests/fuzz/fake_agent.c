@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent/core/proc.h"
+#include "agent/daemon/daemon.h"
 #include "agent/daemon/move.h"
 #include "agent/daemon/requests.h"
 #include "agent/daemon/together.h"
@@ -41,6 +42,7 @@
 
 uint64_t fake_now;
 static struct fake_agent *started_agent;
+static struct lien_daemon of_daemon;
 
 /* --- what the agent has besides -----------------------------------------------------------------
  */
@@ -647,6 +649,7 @@ void fake_agent_start(struct fake_agent *fake)
 	fake->pid[0] = getpid();
 	fake->pid[1] = idle_child();
 	agent->above = &above;
+	agent->daemon = &of_daemon;
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	agent->control = -1;
 	agent->token_base = 1ull << 40;
