@@ -27,6 +27,10 @@ void lien_answers_stop(struct lien_agent *agent);
 json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *viewer);
 json_t *lien_agent_metrics(struct lien_agent *agent, const struct lien_viewer *viewer);
 json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer);
+/* The search for other agents, which the status names. */
+int lien_others_start(struct lien_agent *agent);
+void lien_others_stop(struct lien_agent *agent);
+void lien_others_tick(struct lien_agent *agent);
 /* The part of the status about the host arenas of all processes together. */
 json_t *lien_agent_host(struct lien_agent *agent);
 

@@ -27,7 +27,6 @@
 #include "agent/core/open_files.h"
 #include "agent/core/privileges.h"
 #include "agent/daemon/move.h"
-#include "agent/daemon/others.h"
 #include "agent/daemon/requests.h"
 #include "agent/daemon/resume.h"
 #include "agent/daemon/together.h"

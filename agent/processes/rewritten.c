@@ -8,7 +8,6 @@
 
 #include "agent/core/worker.h"
 #include "agent/processes/probing.h"
-#include "agent/processes/watch.h"
 #include "loader/discover/file_state.h"
 #include "loader/discover/libraries.h"
 #include "loader/discover/untrusted.h"
@@ -102,7 +101,8 @@ static void looked(struct lien_agent *agent, struct lien_job *job)
 
 	agent->rewritten.looking = false;
 	if (look->found && process && process->start == look->start) {
-		lien_watch_rewritten(agent, process);
+		lien_agent_set_incomplete(
+			agent, process, process->incomplete | LIEN_INCOMPLETE_REWRITTEN);
 		lien_log(4,
 			"process %u has rewritten functions of %s in its memory: their calls are "
 			"not seen",

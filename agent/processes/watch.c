@@ -382,11 +382,6 @@ static void unprobed(struct lien_agent *agent, const struct lien_event *event)
 			agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
 }
 
-void lien_watch_rewritten(struct lien_agent *agent, const struct lien_process *process)
-{
-	lien_agent_set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_REWRITTEN);
-}
-
 /* The file has been probed, or will not be. */
 static void probed(struct lien_agent *agent, const struct lien_event *event)
 {

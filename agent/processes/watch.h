@@ -18,7 +18,5 @@ void lien_watch_turn(struct lien_agent *agent);
 /* Reads what the process has mapped by now, and looks for its control library. */
 void lien_watch_look(struct lien_agent *agent, struct lien_process *process);
 void lien_watch_process_end(void *agent, struct lien_process *process);
-/* Marks a process that has rewritten its code. */
-void lien_watch_rewritten(struct lien_agent *agent, const struct lien_process *process);
 
 #endif

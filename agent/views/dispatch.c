@@ -131,11 +131,8 @@ static json_t *mem(const struct view *view)
 	}
 	if (answer && source->recorded)
 		forget_frees(answer);
-	if (answer) {
-		json_object_set_new(answer, "unread",
-			lien_view_unread(source->graph, source->viewer, json_integer_value(pid)));
+	if (answer)
 		json_object_set_new(answer, "pending", json_boolean(source->pending));
-	}
 	return with_gpus(view, answer, explained);
 }
 

@@ -467,6 +467,19 @@ int lien_mem_by_parse(const char *name, enum lien_mem_by *by)
 	return -1;
 }
 
+/* The processes whose memory must be read first. */
+static json_t *view_unread(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid)
+{
+	struct lien_process *process;
+	json_t *list = json_array();
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if (lien_plan_unread(process) && lien_viewer_sees(viewer, process) &&
+			(!pid || pid == process->pid))
+			json_array_append_new(list, json_integer(process->pid));
+	return list;
+}
+
 json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer,
 	enum lien_mem_by by, uint32_t pid, const struct lien_node *node)
 {
@@ -483,12 +496,13 @@ json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer
 		list = json_array();
 		for (i = 0; i < mem.count; i++)
 			json_array_append_new(list, view_row(&mem, &mem.row[i]));
-		view = json_pack("{s:s*, s:o, s:I, s:I, s:I, s:I, s:o*}", "by", names[by], "rows",
-			list, "bytes", (json_int_t)mem.bytes, "offload_frees",
+		view = json_pack("{s:s*, s:o, s:I, s:I, s:I, s:I, s:o*, s:o}", "by", names[by],
+			"rows", list, "bytes", (json_int_t)mem.bytes, "offload_frees",
 			(json_int_t)mem.frees, "host_bytes", (json_int_t)mem.host, "arena_bytes",
 			(json_int_t)mem.arena, "left",
 			by == LIEN_MEM_BY_KIND ? lien_view_left(mem.lefts.left, mem.lefts.count)
-					       : NULL);
+					       : NULL,
+			"unread", view_unread(graph, viewer, pid));
 	}
 	mem_free(&mem);
 	return view;
@@ -514,18 +528,6 @@ json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewe
 			"owner", mem.row[i].key.owner, "allocations",
 			(json_int_t)mem.row[i].allocations, "bytes", (json_int_t)mem.row[i].bytes);
 	mem_free(&mem);
-	return list;
-}
-
-json_t *lien_view_unread(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid)
-{
-	struct lien_process *process;
-	json_t *list = json_array();
-
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
-		if (lien_plan_unread(process) && lien_viewer_sees(viewer, process) &&
-			(!pid || pid == process->pid))
-			json_array_append_new(list, json_integer(process->pid));
 	return list;
 }
 

@@ -47,8 +47,6 @@ int lien_mem_by_parse(const char *name, enum lien_mem_by *by);
 /* Counts the memory that one process owns or imports, or that of all when pid is 0. */
 json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer,
 	enum lien_mem_by by, uint32_t pid, const struct lien_node *node);
-/* A part of mem: the processes whose memory must be read first. */
-json_t *lien_view_unread(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid);
 /*
  * Parts of metrics: `mem`'s rows by device too; and the device memory of the whole node by GPU,
  * whoever asks.

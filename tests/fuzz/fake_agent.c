@@ -31,7 +31,6 @@
 #include "agent/core/node.h"
 #include "agent/core/open_files.h"
 #include "agent/orders/prepare.h"
-#include "agent/daemon/others.h"
 #include "agent/processes/probing.h"
 #include "agent/processes/sites.h"
 #include "agent/core/worker.h"
@@ -101,6 +100,12 @@ bool lien_close_later_busy(void)
 uint64_t lien_proc_start(uint32_t pid)
 {
 	return process(pid)->start;
+}
+
+void lien_proc_command(uint32_t pid, char *command, size_t size)
+{
+	(void)pid, (void)size;
+	command[0] = '\0';
 }
 
 bool lien_proc_runs(uint32_t pid, uint64_t start)
@@ -487,12 +492,6 @@ json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_view
 	return json_pack("{s:[], s:[]}", "users", "processes");
 }
 
-json_t *lien_others_view(struct lien_agent *agent)
-{
-	(void)agent;
-	return json_array();
-}
-
 int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	struct lien_inject_result *result, char *why, size_t size)
 {
@@ -650,6 +649,7 @@ void fake_agent_start(struct fake_agent *fake)
 	fake->pid[1] = idle_child();
 	agent->above = &above;
 	agent->daemon = &of_daemon;
+	(void)!lien_others_start(agent); /* there is no worker: none is ever found */
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	agent->control = -1;
 	agent->token_base = 1ull << 40;

@@ -211,7 +211,8 @@ static void test_mem(void **state)
 {
 	(void)state;
 	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
-	assert_members(view, "rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i left:a");
+	assert_members(
+		view, "rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i left:a unread:a");
 	LENGTH(0, "rows");
 	LENGTH(0, "left");
 	INTEGER(0, "bytes");
@@ -452,7 +453,8 @@ static void test_by_owner(void **state)
 {
 	(void)state;
 	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
-	assert_members(view, "by:s rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i");
+	assert_members(
+		view, "by:s rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i unread:a");
 	STRING("owner", "by");
 	LENGTH(0, "rows");
 	two_ranks();
