@@ -55,17 +55,6 @@ static bool coordinate_begin(struct lien_client *client, json_t *request, bool r
 	return true;
 }
 
-/* Replies for a transaction that is not under way. */
-static void reply_outcome(struct lien_client *client, const char *id)
-{
-	const enum lien_part_state state = lien_outcomes_find(
-		client->agent->outcomes, id, client->viewer.one_user, client->viewer.uid);
-
-	lien_reply_result(
-		client, json_pack("{s:s?}", "state",
-				state == LIEN_PART_STATES ? NULL : lien_part_state_name(state)));
-}
-
 /* Returns false if it is not a number. */
 static bool read_number(json_t *request, const char *name, uint64_t *number)
 {
@@ -106,6 +95,7 @@ void lien_coordinate_request(struct lien_client *client, json_t *request)
 	struct lien_elsewhere *elsewhere = agent->elsewhere;
 	const json_t *word = json_object_get(request, "word");
 	const char *id = json_string_value(json_object_get(request, "id"));
+	enum lien_part_state state;
 	struct lien_node_order order = {.word = lien_node_word_of(json_string_value(word))};
 
 	if (!lien_nodes_is_id(id)) {
@@ -122,7 +112,12 @@ void lien_coordinate_request(struct lien_client *client, json_t *request)
 	}
 	if (!elsewhere || !agent->transaction || strcmp(elsewhere->id, id) != 0 ||
 		!is_of(&agent->transaction_of, &client->viewer)) {
-		reply_outcome(client, id);
+		/* It is not under way. */
+		state = lien_outcomes_find(
+			agent->outcomes, id, client->viewer.one_user, client->viewer.uid);
+		lien_reply_result(client,
+			json_pack("{s:s?}", "state",
+				state == LIEN_PART_STATES ? NULL : lien_part_state_name(state)));
 		return;
 	}
 	if (!take_others(client, json_object_get(request, "others")))

@@ -479,43 +479,29 @@ static const char *unknown_member(const struct request *known, json_t *request)
 	return NULL;
 }
 
-/*
- * Does the answer take long? A copy of the agent costs a fork(), and every fork() of the machine
- * waits while anybody attaches or removes probes, for half a second at times.
- */
-static bool is_costly(const struct lien_agent *agent, enum cost cost)
-{
-	const struct lien_graph_stats *stats = lien_graph_stats(agent->graph);
-
-	return cost != LITTLE && stats->allocations + stats->mappings + stats->processes > LARGE;
-}
-
 #define QUIET_NS 1000000000ull
-
-/* No process can fork() while the kernel makes or removes probes: the loop would wait. */
-static bool wait_for_quiet(struct lien_client *client, json_t *request)
-{
-	if (!(lien_close_later_busy() || lien_making_busy()) ||
-		lien_now_ns() - client->t_asked > QUIET_NS)
-		return false;
-	lien_client_postpone(client, request, true);
-	return true;
-}
 
 static void handle(struct lien_client *client, const struct request *known, json_t *request)
 {
+	const struct lien_graph_stats *stats = lien_graph_stats(client->agent->graph);
 	const bool dry = known->handle == lien_offload_request &&
 			 json_is_true(json_object_get(request, "dry_run"));
 	const enum cost cost = dry ? FILES : known->cost;
 
 	if (cost == FILES && lien_move_wait_for_files(client, request))
 		return;
-	if (is_costly(client->agent, cost)) {
-		if (wait_for_quiet(client, request))
+	/* A copy of the agent costs a fork(), and every fork() of the machine waits while anybody
+	 * attaches or removes probes, for half a second at times. */
+	if (cost != LITTLE && stats->allocations + stats->mappings + stats->processes > LARGE) {
+		/* So the loop would wait; a process can keep probes from being made indefinitely.
+		 */
+		if ((lien_close_later_busy() || lien_making_busy()) &&
+			lien_now_ns() - client->t_asked <= QUIET_NS) {
+			lien_client_postpone(client, request, true);
 			return;
+		}
 		lien_turn_part(client->agent, "copy for", known->op);
 		look_up(client->agent, request);
-		/* A process can keep probes from being made indefinitely. */
 		if (!lien_making_busy() && answer_start(client, request, known->handle))
 			return;
 	}

@@ -166,13 +166,6 @@ static bool is_behind(struct lien_agent *agent, uint64_t mark)
 	return lien_graph_unfinished(agent->graph) || lien_probes_consumed(agent->probes) < mark;
 }
 
-/* Has the turn room for one more share? */
-static bool has_room(const struct lien_agent *agent)
-{
-	return agent->turns.turn_records < TURN_RECORDS &&
-	       lien_now_ns() - agent->turns.t_begun < TURN_NS;
-}
-
 static bool consume(struct lien_agent *agent, bool all)
 {
 	bool behind, more = true;
@@ -184,7 +177,9 @@ static bool consume(struct lien_agent *agent, bool all)
 		return !agent->daemon->consuming;
 	/* Up to here only: a job may report as fast as the agent reads. */
 	until = lien_probes_produced(agent->probes);
-	while ((behind = is_behind(agent, until)) && more && (all || has_room(agent)))
+	while ((behind = is_behind(agent, until)) && more &&
+		(all || (agent->turns.turn_records < TURN_RECORDS &&
+				lien_now_ns() - agent->turns.t_begun < TURN_NS)))
 		more = take_some(agent);
 	note_losses(agent);
 	return !behind;
@@ -466,6 +461,15 @@ static int watch_signals(struct lien_agent *agent)
 	return agent->signals.fd < 0 ? -errno : lien_agent_watch(agent, &agent->signals, EPOLLIN);
 }
 
+static void on_skipped(void *context, const struct lien_skipped_file *file)
+{
+	(void)context;
+	lien_log(4, "cannot probe %s: %s", file->path, file->reason);
+}
+
+static const struct lien_server_calls requests = {
+	lien_request, lien_together_ended, lien_request_done};
+
 /* The exports of a whole job pass through here as open files. */
 static void raise_file_limit(void)
 {
@@ -477,14 +481,27 @@ static void raise_file_limit(void)
 	}
 }
 
-static void on_skipped(void *context, const struct lien_skipped_file *file)
+static int start_modules(struct lien_agent *agent, const struct lien_agent_config *config)
 {
-	(void)context;
-	lien_log(4, "cannot probe %s: %s", file->path, file->reason);
-}
+	static int (*const starts[])(struct lien_agent *) = {lien_sites_start, lien_node_start,
+		lien_open_files_start, lien_probing_start, lien_others_start};
+	unsigned i;
+	int err;
 
-static const struct lien_server_calls requests = {
-	lien_request, lien_together_ended, lien_request_done};
+	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (agent->epoll < 0)
+		return -errno;
+	err = lien_graph_new(&agent->graph);
+	if (err)
+		return err;
+	lien_graph_on_process_end(agent->graph, lien_watch_process_end, agent);
+	err = watch_signals(agent);
+	if (!err)
+		err = lien_join_start(agent, !config->no_ras);
+	for (i = 0; !err && i < sizeof(starts) / sizeof(starts[0]); i++)
+		err = starts[i](agent);
+	return err ? err : lien_server_start(agent, config->socket, &requests);
+}
 
 static int start(struct lien_agent *agent, const struct lien_agent_config *config)
 {
@@ -499,40 +516,10 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	};
 	char error[400];
 	ino_t control;
-	int err;
+	int err = start_modules(agent, config);
 
-	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
-	if (agent->epoll < 0)
-		return -errno;
-	err = lien_graph_new(&agent->graph);
-	if (err)
-		return err;
-	lien_graph_on_process_end(agent->graph, lien_watch_process_end, agent);
-	err = watch_signals(agent);
-	if (err)
-		return err;
-	err = lien_join_start(agent, !config->no_ras);
-	if (err)
-		return err;
-	err = lien_sites_start(agent);
-	if (err)
-		return err;
-	err = lien_node_start(agent);
-	if (err)
-		return err;
-	err = lien_open_files_start(agent);
-	if (err)
-		return err;
-	err = lien_probing_start(agent);
-	if (err)
-		return err;
-	err = lien_others_start(agent);
-	if (err)
-		return err;
-	err = lien_server_start(agent, config->socket, &requests);
-	if (err)
-		return err;
-	err = lien_resume_read(agent, config, &probes);
+	if (!err)
+		err = lien_resume_read(agent, config, &probes);
 	if (err)
 		return err;
 	err = lien_probes_open(&agent->probes, &probes, error, sizeof(error));

@@ -293,14 +293,6 @@ void lien_together_nothing(struct lien_client *client, json_t *request, json_t *
 	lien_reply_result(client, result);
 }
 
-/* At rest it turned out that nothing can be moved, for lack of a context to copy in. Nothing but
- * the application changes that, so the answer is the one that the next request would get. */
-static bool all_stays(const struct lien_agent *agent)
-{
-	return agent->request.no_context && !agent->plan.processes_count &&
-	       agent->plan.left_count && !agent->elsewhere;
-}
-
 /* NULL: it has failed. */
 static json_t *view_end(const struct lien_agent *agent, uint64_t number)
 {
@@ -308,7 +300,11 @@ static json_t *view_end(const struct lien_agent *agent, uint64_t number)
 	json_t *result = NULL, *transaction = NULL;
 
 	if (lien_transaction_result(agent->transaction)->error) {
-		if (offload && all_stays(agent))
+		/* At rest it turned out that nothing can be moved, for lack of a context to copy
+		 * in. Nothing but the application changes that, so the answer is the one that the
+		 * next request would get. */
+		if (offload && agent->request.no_context && !agent->plan.processes_count &&
+			agent->plan.left_count && !agent->elsewhere)
 			result = lien_view_plan(&agent->plan);
 		transaction = json_null();
 	} else {

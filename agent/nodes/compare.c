@@ -51,11 +51,16 @@ int lien_node_standing_pair(
 	return 0;
 }
 
+static int order(int64_t a, int64_t b)
+{
+	return (a > b) - (a < b);
+}
+
 static int pair_cmp(const void *a, const void *b)
 {
 	const struct lien_node_pair *x = a, *y = b;
 
-	return (x->peer > y->peer) - (x->peer < y->peer);
+	return order(x->peer, y->peer);
 }
 
 static void sort(void *array, unsigned count, size_t size, int (*cmp)(const void *, const void *))
@@ -146,9 +151,7 @@ static int member_cmp(const void *a, const void *b)
 	const struct member *x = a, *y = b;
 	int cmp = group_cmp(&x->standing->group, &y->standing->group);
 
-	if (cmp)
-		return cmp;
-	return (x->standing->rank > y->standing->rank) - (x->standing->rank < y->standing->rank);
+	return cmp ? cmp : order(x->standing->rank, y->standing->rank);
 }
 
 /* --- ranks in splits -------------------------------------------------------------------------- */
@@ -158,7 +161,7 @@ static int part_cmp(const void *a, const void *b)
 	const struct part *x = a, *y = b;
 	int cmp = group_cmp(&x->standing->split, &y->standing->split);
 
-	return cmp ? cmp : (x->node > y->node) - (x->node < y->node);
+	return cmp ? cmp : order(x->node, y->node);
 }
 
 /* Counts the members of each split, from sorted parts: once for each node. */
@@ -193,9 +196,7 @@ static int place_cmp(const void *a, const void *b)
 	const struct lien_node_standing *x = ((const struct member *)a)->standing;
 	const struct lien_node_standing *y = ((const struct member *)b)->standing;
 
-	if (x->key != y->key)
-		return x->key < y->key ? -1 : 1;
-	return (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
+	return x->key != y->key ? order(x->key, y->key) : order(x->parent_rank, y->parent_rank);
 }
 
 /* Gives the members of a group their ranks, if all are known. 0, -ENOMEM. */
@@ -222,8 +223,6 @@ static int rank_group(struct member *first, struct member *end, const struct par
 	}
 	return 0;
 }
-
-/* --- groups ----------------------------------------------------------------------------------- */
 
 static const struct member *member_of(
 	const struct member *first, const struct member *end, uint32_t rank)
@@ -336,13 +335,10 @@ static int others_group_cmp(const void *a, const void *b)
 static int others_pair_cmp(const void *a, const void *b)
 {
 	const struct lien_others_pair *x = a, *y = b;
-	const int cmp = group_cmp(&x->group, &y->group);
+	int cmp = group_cmp(&x->group, &y->group);
 
-	if (cmp)
-		return cmp;
-	if (x->rank != y->rank)
-		return x->rank < y->rank ? -1 : 1;
-	return (x->peer > y->peer) - (x->peer < y->peer);
+	cmp = cmp ? cmp : order(x->rank, y->rank);
+	return cmp ? cmp : order(x->peer, y->peer);
 }
 
 static int others_rank_cmp(const void *a, const void *b)
@@ -350,7 +346,7 @@ static int others_rank_cmp(const void *a, const void *b)
 	const struct lien_others_rank *x = a, *y = b;
 	const int cmp = group_cmp(&x->group, &y->group);
 
-	return cmp ? cmp : (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
+	return cmp ? cmp : order(x->parent_rank, y->parent_rank);
 }
 
 static void others_sort(struct lien_node_others *others)
@@ -656,25 +652,14 @@ static bool read_pair(struct lien_others_pair *pair, const json_t *json)
 	       read_number(json_array_get(json, 4), &pair->receives);
 }
 
-static bool read_rank(struct lien_others_rank *rank, const json_t *json)
-{
-	uint32_t parent, number;
-
-	if (!read_group(json_array_get(json, 0), &rank->group) ||
-		!read_small(json_array_get(json, 1), &parent) ||
-		!read_small(json_array_get(json, 2), &number))
-		return false;
-	rank->parent_rank = parent;
-	rank->rank = number;
-	return true;
-}
-
 int lien_node_others_read(struct lien_node_others *others, const json_t *json)
 {
 	const json_t *groups = json_object_get(json, "groups"), *entry, *collectives;
 	const json_t *pairs = json_object_get(json, "pairs");
 	const json_t *ranks = json_object_get(json, "ranks");
 	struct lien_others_group *group;
+	struct lien_others_rank *rank;
+	uint32_t parent, number;
 	size_t i;
 
 	*others = (struct lien_node_others){.busy = json_is_true(json_object_get(json, "busy")),
@@ -689,9 +674,15 @@ int lien_node_others_read(struct lien_node_others *others, const json_t *json)
 	others->pairs = calloc(json_array_size(pairs) + 1, sizeof(*others->pairs));
 	if (!others->groups || !others->pairs || !others->ranks)
 		return -ENOMEM;
-	json_array_foreach (ranks, i, entry)
-		if (!read_rank(&others->ranks[others->ranks_count++], entry))
+	json_array_foreach (ranks, i, entry) {
+		rank = &others->ranks[others->ranks_count++];
+		if (!read_group(json_array_get(entry, 0), &rank->group) ||
+			!read_small(json_array_get(entry, 1), &parent) ||
+			!read_small(json_array_get(entry, 2), &number))
 			return -EINVAL;
+		rank->parent_rank = parent;
+		rank->rank = number;
+	}
 	json_array_foreach (groups, i, entry) {
 		group = &others->groups[others->groups_count++];
 		collectives = json_object_get(entry, "collectives");
