@@ -4,12 +4,14 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/core/open_files.h"
+#include "agent/core/proc.h"
+#include "agent/daemon/daemon.h"
 #include "agent/daemon/requests.h"
 #include "agent/daemon/select.h"
-#include "agent/daemon/together.h"
 #include "agent/join/join.h"
 #include "agent/orders/orders.h"
 #include "agent/orders/prepare.h"
@@ -21,12 +23,6 @@
 #define LEASE_MS     10000
 #define LEASE_MS_MIN 100
 #define LEASE_MS_MAX 600000
-
-/* May `who` steer what `viewer` began? Users may steer their own, and root everything. */
-static bool is_of(const struct lien_viewer *viewer, const struct lien_viewer *who)
-{
-	return !who->one_user || (viewer->one_user && viewer->uid == who->uid);
-}
 
 /* --- on several nodes: agent/quiesce/elsewhere.h -----------------------------------------------
  */
@@ -55,78 +51,364 @@ static bool coordinate_begin(struct lien_client *client, json_t *request, bool r
 	return true;
 }
 
-/* Returns false if it is not a number. */
-static bool read_number(json_t *request, const char *name, uint64_t *number)
-{
-	const json_t *value = json_object_get(request, name);
+/* --- requests that are one transaction -------------------------------------------------------- */
 
-	*number = json_integer_value(value);
-	return !value || (json_is_integer(value) && json_integer_value(value) >= 0);
+/* When every rank of a job asks for the same offload or restore, the first one begins it and all
+ * get its result (docs/protocol.md, `together`). */
+
+#define TOKEN_MAX	256 /* bytes */
+#define RESULTS_OF_USER 8
+#define RESULTS_MAX	64
+
+/* A process, which is not the next one of that number. */
+struct mover {
+	uint32_t pid;
+	uint64_t start;
+};
+
+/* A request, and whose it is. */
+struct asked {
+	TAILQ_ENTRY(asked) next;
+	json_t *request; /* without what may differ between equal ones */
+	json_t *token;	 /* a text, or the number of a turn; NULL: none */
+	struct lien_viewer viewer;
+	uint64_t number; /* of its transaction, or of the one before if there was nothing to do */
+	json_t *result;	 /* NULL: under way */
+	struct mover *movers;
+	unsigned movers_count; /* 0: nothing was moved */
+	struct mover asker;    /* set if nothing was moved */
+};
+
+struct lien_together {
+	uint64_t number; /* offloads and restores that have ended */
+	struct asked *current;
+	json_t *result;
+	TAILQ_HEAD(asked_list, asked) results; /* newest first */
+	unsigned count;
+};
+
+static struct lien_together *together_of(struct lien_agent *agent)
+{
+	if (!agent->daemon->together) {
+		agent->daemon->together = calloc(1, sizeof(*agent->daemon->together));
+		if (agent->daemon->together)
+			TAILQ_INIT(&agent->daemon->together->results);
+	}
+	return agent->daemon->together;
 }
 
-/* Returns false after an error reply. */
-static bool take_others(struct lien_client *client, const json_t *json)
+static void asked_free(struct asked *asked)
 {
-	struct lien_node_others others;
-	int err;
-
-	if (!json)
-		return true;
-	err = lien_node_others_read(&others, json);
-	if (!err) {
-		lien_elsewhere_compare(client->agent, &others);
-		return true;
-	}
-	lien_node_others_clear(&others);
-	if (err == -E2BIG) {
-		lien_refuse_invalid(client, "others has more than %d groups, pairs and ranks",
-			LIEN_NODE_OTHERS_MAX);
-	} else if (err == -ENOMEM) {
-		lien_reply_error(client, "out of memory");
-	} else {
-		lien_reply_invalid(client, "others is not what docs/protocol.md says");
-	}
-	return false;
+	if (!asked)
+		return;
+	json_decref(asked->request);
+	json_decref(asked->token);
+	json_decref(asked->result);
+	free(asked->movers);
+	free(asked);
 }
 
-void lien_coordinate_request(struct lien_client *client, json_t *request)
+/* NULL: out of memory. */
+static struct asked *asked_new(const struct lien_client *client, json_t *request)
 {
-	struct lien_agent *agent = client->agent;
-	struct lien_elsewhere *elsewhere = agent->elsewhere;
-	const json_t *word = json_object_get(request, "word");
-	const char *id = json_string_value(json_object_get(request, "id"));
-	enum lien_part_state state;
-	struct lien_node_order order = {.word = lien_node_word_of(json_string_value(word))};
+	static const char *const differ[] = {"together", "wait", "timeout_ms"};
+	struct asked *asked = calloc(1, sizeof(*asked));
+	json_t *token = json_object_get(request, "together");
+	size_t i;
 
-	if (!lien_nodes_is_id(id)) {
-		lien_reply_invalid(client, "id must be 1 to 64 letters, digits and any of - . _");
+	if (!asked)
+		return NULL;
+	asked->request = json_copy(request);
+	for (i = 0; i < sizeof(differ) / sizeof(differ[0]); i++)
+		json_object_del(asked->request, differ[i]);
+	asked->token = json_is_string(token) || json_is_integer(token) ? json_incref(token) : NULL;
+	asked->viewer = client->viewer;
+	return asked;
+}
+
+static bool same_user(const struct asked *a, const struct asked *b)
+{
+	return lien_viewer_same(&a->viewer, &b->viewer);
+}
+
+static bool equal(const struct asked *a, const struct asked *b)
+{
+	return same_user(a, b) && json_equal(a->request, b->request);
+}
+
+static bool same_token(const struct asked *a, const struct asked *b)
+{
+	if (!a->token || !b->token || !json_equal(a->token, b->token))
+		return false;
+	/* Different requests may be in the same turn. */
+	return json_is_integer(a->token) ? equal(a, b)
+					 : json_equal(json_object_get(a->request, "op"),
+						   json_object_get(b->request, "op"));
+}
+
+static void forget(struct lien_together *together, struct asked *asked)
+{
+	TAILQ_REMOVE(&together->results, asked, next);
+	together->count--;
+	asked_free(asked);
+}
+
+/* The oldest result of a request that moved nothing, or the oldest of all. */
+static struct asked *least_needed(struct lien_together *together)
+{
+	struct asked *other;
+
+	TAILQ_FOREACH_REVERSE (other, &together->results, asked_list, next)
+		if (!other->movers_count)
+			return other;
+	return TAILQ_LAST(&together->results, asked_list);
+}
+
+/*
+ * Takes over both. A user's own old results go first. Anybody may find nothing to do, under any
+ * number of uids: such a result pushes out no other user's that moved something.
+ */
+static void remember(struct lien_together *together, struct asked *asked, json_t *result)
+{
+	struct asked *other, *oldest = NULL;
+	unsigned of_user = 0;
+
+	asked->result = result;
+	TAILQ_FOREACH (other, &together->results, next)
+		if (same_user(other, asked)) {
+			oldest = other;
+			of_user++;
+		}
+	if (of_user < RESULTS_OF_USER)
+		oldest = together->count == RESULTS_MAX ? least_needed(together) : NULL;
+	if (oldest && of_user < RESULTS_OF_USER && oldest->movers_count && !asked->movers_count) {
+		asked_free(asked);
 		return;
 	}
-	if ((word && (order.word == LIEN_WORDS || order.word == LIEN_WORD_RESTORE)) ||
-		!read_number(request, "round", &order.round) ||
-		!read_number(request, "version", &order.version)) {
+	if (oldest)
+		forget(together, oldest);
+	TAILQ_INSERT_HEAD(&together->results, asked, next);
+	together->count++;
+}
+
+/* Checks the members `together` and `wait`. Returns false after an error reply. */
+static bool together_read(struct lien_client *client, json_t *request)
+{
+	const json_t *together = json_object_get(request, "together");
+	const json_t *wait = json_object_get(request, "wait");
+	const size_t length = json_string_length(together);
+
+	if (together && !json_is_boolean(together) && !json_is_integer(together) &&
+		(!length || length > TOKEN_MAX)) {
+		return lien_refuse_invalid(client,
+			"together must be true, false, a number, or a text of 1 to 256 bytes");
+	}
+	if (wait && !json_is_boolean(wait)) {
+		return lien_refuse_invalid(client, "wait must be true or false");
+	}
+	return true;
+}
+
+static bool wants(json_t *request)
+{
+	const json_t *together = json_object_get(request, "together");
+
+	return json_is_true(together) || json_is_string(together) || json_is_integer(together);
+}
+
+/* Does any of those that it moved memory of still live; or, if it moved none, whoever asked? */
+static bool is_of_the_living(const struct lien_agent *agent, const struct asked *asked)
+{
+	unsigned i;
+
+	for (i = 0; i < asked->movers_count; i++)
+		if (lien_graph_living(agent->graph, asked->movers[i].pid, asked->movers[i].start))
+			return true;
+	return !asked->movers_count && !lien_proc_has_ended(asked->asker.pid, asked->asker.start);
+}
+
+/* The next job may use the tokens of one that has ended. */
+static const struct asked *of_token(const struct lien_agent *agent, const struct asked *asked)
+{
+	const struct asked *other;
+
+	TAILQ_FOREACH (other, &agent->daemon->together->results, next)
+		if (same_user(other, asked) && same_token(other, asked) &&
+			is_of_the_living(agent, other))
+			return other;
+	return NULL;
+}
+
+/* NULL, or an equal request that is the reason why there is nothing to do: nothing has been moved
+ * after it. One with a token would have found the result of that. */
+static const struct asked *last_equal(const struct lien_agent *agent, const struct asked *asked)
+{
+	const struct lien_together *together = agent->daemon->together;
+	const struct asked *other;
+
+	TAILQ_FOREACH (other, &together->results, next)
+		if (!asked->token && other->movers_count && other->number == together->number &&
+			equal(other, asked) && is_of_the_living(agent, other))
+			return other;
+	return NULL;
+}
+
+/*
+ * Returns true if an equal request has begun the transaction under way, and the client now waits
+ * for its end; or if the request has been answered with the result that its token has.
+ */
+static bool together_join(struct lien_client *client, json_t *request)
+{
+	struct lien_together *together = together_of(client->agent);
+	struct asked *asked = together && wants(request) ? asked_new(client, request) : NULL;
+	const struct asked *done;
+	bool joined = true;
+
+	if (!asked)
+		return false;
+	done = of_token(client->agent, asked);
+	/* Each would find something to move. */
+	if (!done && json_object_get(asked->request, "free_bytes"))
+		done = last_equal(client->agent, asked);
+	if (done && equal(done, asked))
+		lien_reply_result(client, json_copy(done->result));
+	else if (done)
 		lien_reply_invalid(client,
-			"word must be wait, go, hold, save, commit or undo; round and version are "
-			"numbers");
-		return;
+			"together: an earlier request with this token was another one: each "
+			"offload, and each restore, needs its own");
+	/* Without a token any equal one is what is under way; tokens must agree. */
+	else if (client->agent->transaction && together->current &&
+		 equal(together->current, asked) &&
+		 (!asked->token || same_token(together->current, asked)))
+		client->waiting = true;
+	else
+		joined = false;
+	asked_free(asked);
+	return joined;
+}
+
+/* Notes that this request begins a transaction, unless one is under way. together_none(): it did
+ * not begin after all. */
+static void together_begin(struct lien_client *client, json_t *request)
+{
+	struct lien_together *together = together_of(client->agent);
+
+	if (together && !client->agent->transaction) {
+		asked_free(together->current);
+		together->current = asked_new(client, request);
 	}
-	if (!elsewhere || !agent->transaction || strcmp(elsewhere->id, id) != 0 ||
-		!is_of(&agent->transaction_of, &client->viewer)) {
-		/* It is not under way. */
-		state = lien_outcomes_find(
-			agent->outcomes, id, client->viewer.one_user, client->viewer.uid);
-		lien_reply_result(client,
-			json_pack("{s:s?}", "state",
-				state == LIEN_PART_STATES ? NULL : lien_part_state_name(state)));
-		return;
+}
+
+static void together_none(struct lien_agent *agent)
+{
+	if (agent->daemon->together && !agent->transaction) {
+		asked_free(agent->daemon->together->current);
+		agent->daemon->together->current = NULL;
 	}
-	if (!take_others(client, json_object_get(request, "others")))
-		return;
-	if (word) {
-		lien_part_hear(&elsewhere->part, &order, lien_now_ns());
-		lien_elsewhere_tick(agent);
+}
+
+static void note_movers(const struct lien_agent *agent, struct asked *asked)
+{
+	const struct lien_transaction_result *result = lien_transaction_result(agent->transaction);
+	const struct lien_process *process;
+	unsigned i;
+
+	asked->movers = calloc(result->processes_count + 1, sizeof(*asked->movers));
+	for (i = 0; asked->movers && i < result->processes_count; i++) {
+		process = lien_graph_process(agent->graph, result->processes[i].pid);
+		asked->movers[asked->movers_count++] =
+			(struct mover){result->processes[i].pid, process ? process->start : 0};
 	}
-	lien_reply_result(client, lien_elsewhere_status(&elsewhere->part.status));
+}
+
+/* There is nothing to move. Answers with the result of the last transaction if that is the reason,
+ * or else with `result`, which it takes over. */
+static void together_nothing(struct lien_client *client, json_t *request, json_t *result)
+{
+	struct lien_together *together = together_of(client->agent);
+	struct asked *asked = together ? asked_new(client, request) : NULL;
+	const struct asked *last;
+
+	together_none(client->agent);
+	if (result && together)
+		json_object_set_new(result, "transaction", json_null());
+	last = asked && wants(request) ? last_equal(client->agent, asked) : NULL;
+	if (last) {
+		json_decref(result);
+		result = json_copy(last->result);
+	}
+	if (asked && asked->token && result) {
+		asked->number = together->number;
+		asked->asker.pid = client->viewer.pid;
+		asked->asker.start = lien_proc_start(asked->asker.pid);
+		remember(together, asked, json_copy(result));
+	} else {
+		asked_free(asked);
+	}
+	lien_reply_result(client, result);
+}
+
+/* NULL: it has failed. */
+static json_t *view_end(const struct lien_agent *agent, uint64_t number)
+{
+	const bool offload = lien_transaction_kind(agent->transaction) == LIEN_TRANSACTION_OFFLOAD;
+	json_t *result = NULL, *transaction = NULL;
+
+	if (lien_transaction_result(agent->transaction)->error) {
+		/* At rest it turned out that nothing can be moved, for lack of a context to copy
+		 * in. Nothing but the application changes that, so the answer is the one that the
+		 * next request would get. */
+		if (offload && agent->request.no_context && !agent->plan.processes_count &&
+			agent->plan.left_count && !agent->elsewhere)
+			result = lien_view_plan(&agent->plan);
+		transaction = json_null();
+	} else {
+		result = offload ? lien_view_result(agent->transaction, &agent->plan,
+					   agent->fell_short ? &agent->shortfalls : NULL)
+				 : lien_view_result(agent->transaction, NULL, NULL);
+		transaction = json_integer(number);
+	}
+	if (result)
+		json_object_set(result, "transaction", transaction);
+	json_decref(transaction);
+	return result;
+}
+
+void lien_together_ended(struct lien_agent *agent)
+{
+	const enum lien_transaction_kind kind = lien_transaction_kind(agent->transaction);
+	struct lien_together *together = together_of(agent);
+	struct asked *asked;
+
+	if (!together || (kind != LIEN_TRANSACTION_OFFLOAD && kind != LIEN_TRANSACTION_RESTORE))
+		return;
+	asked = together->current;
+	together->current = NULL;
+	together->number++;
+	json_decref(together->result);
+	together->result = view_end(agent, together->number);
+	if (asked && together->result) {
+		asked->number = together->number;
+		if (!lien_transaction_result(agent->transaction)->error)
+			note_movers(agent, asked);
+		remember(together, asked, json_copy(together->result));
+	} else {
+		asked_free(asked);
+	}
+}
+
+void lien_together_free(struct lien_agent *agent)
+{
+	struct lien_together *together = agent->daemon->together;
+
+	if (!together)
+		return;
+	while (!TAILQ_EMPTY(&together->results))
+		forget(together, TAILQ_FIRST(&together->results));
+	asked_free(together->current);
+	json_decref(together->result);
+	free(together);
+	agent->daemon->together = NULL;
 }
 
 /* --- offload and restore ---------------------------------------------------------------------- */
@@ -141,7 +423,7 @@ static void reply_failed(struct lien_client *client, int err, const char *error)
 	lien_reply_failure(client, error, blame);
 }
 
-static void refuse(
+void lien_move_refuse(
 	struct lien_client *client, enum lien_transaction_kind kind, int err, const char *error)
 {
 	struct lien_agent *agent = client->agent;
@@ -203,19 +485,6 @@ bool lien_move_wait_for_files(struct lien_client *client, json_t *request)
 	return true;
 }
 
-/* Cancels the offload that the same user has under way, or that is about to begin. */
-void lien_cancel_request(struct lien_client *client, json_t *request)
-{
-	struct lien_agent *agent = client->agent;
-	bool cancelled = lien_server_cancel(client);
-
-	(void)request;
-	if (agent->transaction && !agent->transaction_own && !lien_elsewhere_is_committed(agent) &&
-		is_of(&agent->transaction_of, &client->viewer))
-		cancelled |= lien_transaction_cancel(agent->transaction, -ECANCELED, "cancelled");
-	lien_reply_result(client, json_pack("{s:b}", "cancelled", cancelled));
-}
-
 static void go_on_attached(struct lien_client *client, json_t *request);
 
 /*
@@ -227,7 +496,7 @@ static void go_on_attached(struct lien_client *client, json_t *request);
 static bool may_begin(struct lien_client *client, json_t *request,
 	const struct lien_transfer *transfer, bool restore, bool attach)
 {
-	if (lien_together_join(client, request) ||
+	if (together_join(client, request) ||
 		(attach && lien_attach_before(client, transfer->pids,
 				   transfer->selection.pids_count, request, go_on_attached)) ||
 		lien_move_postpone(client, request) ||
@@ -235,7 +504,7 @@ static bool may_begin(struct lien_client *client, json_t *request,
 		!coordinate_begin(client, request, restore))
 		return false;
 	client->waiting = true; /* set first: it may end while it is being started */
-	lien_together_begin(client, request);
+	together_begin(client, request);
 	return true;
 }
 
@@ -248,12 +517,12 @@ static void has_begun(struct lien_client *client, json_t *request, bool restore,
 	if ((err || nothing) && !agent->transaction)
 		lien_elsewhere_end(agent);
 	if (err) {
-		lien_together_none(agent);
-		refuse(client, restore ? LIEN_TRANSACTION_RESTORE : LIEN_TRANSACTION_OFFLOAD, err,
-			error);
+		together_none(agent);
+		lien_move_refuse(client,
+			restore ? LIEN_TRANSACTION_RESTORE : LIEN_TRANSACTION_OFFLOAD, err, error);
 	} else if (nothing) {
 		client->waiting = false;
-		lien_together_nothing(client, request, lien_view_plan(plan));
+		together_nothing(client, request, lien_view_plan(plan));
 		lien_plan_clear(plan);
 	}
 }
@@ -265,7 +534,7 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 	char error[512];
 	int err;
 
-	if (!transfer || !lien_together_read(client, request))
+	if (!transfer || !together_read(client, request))
 		return;
 	if (transfer->dry_run) {
 		dry_run(client, &transfer->selection, &transfer->how);
@@ -317,72 +586,13 @@ void lien_restore_request(struct lien_client *client, json_t *request)
 		reply_nothing(client);
 		return;
 	}
-	if (!lien_together_read(client, request) ||
-		!may_begin(client, request, transfer, true, false))
+	if (!together_read(client, request) || !may_begin(client, request, transfer, true, false))
 		return;
 	how.timeout_ms = transfer->timeout_ms;
 	how.lazy = transfer->lazy;
 	err = lien_orders_restore(
 		client->agent, &transfer->selection, &how, &nothing, error, sizeof(error));
 	has_begun(client, request, true, err, error, nothing, &none);
-}
-
-/* --- host arenas ------------------------------------------------------------------------------ */
-
-/* result: of a release; NULL: none. */
-static json_t *view_arena(
-	const struct lien_client *client, const struct lien_transaction_result *result)
-{
-	struct lien_agent *agent = client->agent;
-	json_t *list = json_array(), *row;
-	struct lien_process *process;
-	uint64_t released, wanted;
-	unsigned i;
-
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
-		for (i = 0, released = 0; result && i < result->processes_count; i++)
-			if (result->processes[i].pid == process->pid)
-				released = result->processes[i].bytes;
-		if (!lien_viewer_sees(&client->viewer, process))
-			continue;
-		wanted = process->presence == LIEN_CONTROL_READY ? lien_prepare_wanted(process) : 0;
-		if (!process->arena_bytes && !wanted && !released)
-			continue;
-		row = json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:b}", "pid",
-			(json_int_t)process->pid, "command", process->command, "held_bytes",
-			(json_int_t)process->arena_bytes, "used_bytes",
-			(json_int_t)process->arena_used, "released_bytes", (json_int_t)released,
-			"offload_bytes", (json_int_t)wanted, "missing_bytes",
-			(json_int_t)(wanted ? lien_host_missing(process, wanted) : 0),
-			"cgroup_limited", lien_prepare_excluded(agent, process));
-		json_array_append_new(list, row);
-	}
-	return json_pack("{s:o, s:o, s:I}", "host", lien_agent_host(agent), "processes", list,
-		"released_bytes", (json_int_t)(result ? result->bytes : 0));
-}
-
-void lien_arena_request(struct lien_client *client, json_t *request)
-{
-	struct lien_transfer *transfer = lien_read_transfer(client, request);
-	bool nothing = true, release;
-	char error[512];
-	int err = 0;
-
-	if (!transfer || !lien_read_flag(client, request, "release", &release) ||
-		(release && lien_move_postpone(client, request)))
-		return;
-	if (release) {
-		client->waiting = true;
-		err = lien_orders_release(
-			client->agent, &transfer->selection, &nothing, error, sizeof(error));
-	}
-	if (err) {
-		refuse(client, LIEN_TRANSACTION_RELEASE, err, error);
-	} else if (nothing) {
-		client->waiting = false;
-		lien_reply_result(client, view_arena(client, NULL));
-	}
 }
 
 /* --- the end of a transaction ----------------------------------------------------------------- */
@@ -409,6 +619,8 @@ void lien_request_done(struct lien_client *client)
 	struct lien_agent *agent = client->agent;
 	const struct lien_transaction_result *result = lien_transaction_result(agent->transaction);
 	enum lien_transaction_kind kind = lien_transaction_kind(agent->transaction);
+	/* NULL: it has failed, for any reason but that all of the memory stays. */
+	json_t *together = agent->daemon->together ? agent->daemon->together->result : NULL;
 	bool offload = kind == LIEN_TRANSACTION_OFFLOAD;
 	char error[900];
 
@@ -416,11 +628,11 @@ void lien_request_done(struct lien_client *client)
 		if (result->error)
 			lien_reply_failure(client, result->text, result->blame);
 		else
-			lien_reply_result(client, view_arena(client, result));
+			lien_reply_result(client, lien_agent_arena(client, result));
 		return;
 	}
-	if (!result->error || (offload && lien_together_result(agent))) {
-		lien_reply_result(client, json_copy(lien_together_result(agent)));
+	if (!result->error || (offload && together)) {
+		lien_reply_result(client, json_copy(together));
 		return;
 	}
 	snprintf(error, sizeof(error), "%s%s%s%s", result->text,

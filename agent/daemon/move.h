@@ -9,13 +9,14 @@
 
 void lien_offload_request(struct lien_client *client, json_t *request);
 void lien_restore_request(struct lien_client *client, json_t *request);
-/* Cancels the offload that the same user has under way, or that is about to begin. */
-void lien_cancel_request(struct lien_client *client, json_t *request);
 /* The transaction that the client waits for has ended. */
 void lien_request_done(struct lien_client *client);
-void lien_arena_request(struct lien_client *client, json_t *request);
-/* A message of a transaction's coordinator to this node's part of it. */
-void lien_coordinate_request(struct lien_client *client, json_t *request);
+/* A transaction has ended; call this once, before its clients get their answers. */
+void lien_together_ended(struct lien_agent *agent);
+void lien_together_free(struct lien_agent *agent);
+/* The transaction that the client asked for did not begin: replies, and counts it. */
+void lien_move_refuse(
+	struct lien_client *client, enum lien_transaction_kind kind, int err, const char *error);
 
 /* A user cannot know of a transaction that the agent or another user has started, so the request is
  * handled after it; so is one that asks for that. Returns true if the request was postponed. */

@@ -22,7 +22,9 @@
 #include "agent/join/join.h"
 #include "agent/journal/recording.h"
 #include "agent/link/link.h"
+#include "agent/orders/orders.h"
 #include "agent/processes/sites.h"
+#include "agent/quiesce/elsewhere.h"
 #include "agent/server/server.h"
 #include "agent/views/views.h"
 #include "loader/probes/close_later.h"
@@ -115,6 +117,123 @@ static void request_metrics(struct lien_client *client, json_t *request)
 		lien_reply_send(client, json_pack("{s:b, s:o}", "ok", 1, "result", result));
 	else
 		lien_reply_result(client, result);
+}
+
+/* May `who` steer what `viewer` began? Users may steer their own, and root everything. */
+static bool is_of(const struct lien_viewer *viewer, const struct lien_viewer *who)
+{
+	return !who->one_user || (viewer->one_user && viewer->uid == who->uid);
+}
+
+/* Cancels the offload that the same user has under way, or that is about to begin. */
+static void request_cancel(struct lien_client *client, json_t *request)
+{
+	struct lien_agent *agent = client->agent;
+	bool cancelled = lien_server_cancel(client);
+
+	(void)request;
+	if (agent->transaction && !agent->transaction_own && !lien_elsewhere_is_committed(agent) &&
+		is_of(&agent->transaction_of, &client->viewer))
+		cancelled |= lien_transaction_cancel(agent->transaction, -ECANCELED, "cancelled");
+	lien_reply_result(client, json_pack("{s:b}", "cancelled", cancelled));
+}
+
+/* Returns false if it is not a number. */
+static bool read_number(json_t *request, const char *name, uint64_t *number)
+{
+	const json_t *value = json_object_get(request, name);
+
+	*number = json_integer_value(value);
+	return !value || (json_is_integer(value) && json_integer_value(value) >= 0);
+}
+
+/* Returns false after an error reply. */
+static bool take_others(struct lien_client *client, const json_t *json)
+{
+	struct lien_node_others others;
+	int err;
+
+	if (!json)
+		return true;
+	err = lien_node_others_read(&others, json);
+	if (!err) {
+		lien_elsewhere_compare(client->agent, &others);
+		return true;
+	}
+	lien_node_others_clear(&others);
+	if (err == -E2BIG) {
+		lien_refuse_invalid(client, "others has more than %d groups, pairs and ranks",
+			LIEN_NODE_OTHERS_MAX);
+	} else if (err == -ENOMEM) {
+		lien_reply_error(client, "out of memory");
+	} else {
+		lien_reply_invalid(client, "others is not what docs/protocol.md says");
+	}
+	return false;
+}
+
+/* A message of a transaction's coordinator to this node's part of it. */
+static void request_coordinate(struct lien_client *client, json_t *request)
+{
+	struct lien_agent *agent = client->agent;
+	struct lien_elsewhere *elsewhere = agent->elsewhere;
+	const json_t *word = json_object_get(request, "word");
+	const char *id = json_string_value(json_object_get(request, "id"));
+	enum lien_part_state state;
+	struct lien_node_order order = {.word = lien_node_word_of(json_string_value(word))};
+
+	if (!lien_nodes_is_id(id)) {
+		lien_reply_invalid(client, "id must be 1 to 64 letters, digits and any of - . _");
+		return;
+	}
+	if ((word && (order.word == LIEN_WORDS || order.word == LIEN_WORD_RESTORE)) ||
+		!read_number(request, "round", &order.round) ||
+		!read_number(request, "version", &order.version)) {
+		lien_reply_invalid(client,
+			"word must be wait, go, hold, save, commit or undo; round and version are "
+			"numbers");
+		return;
+	}
+	if (!elsewhere || !agent->transaction || strcmp(elsewhere->id, id) != 0 ||
+		!is_of(&agent->transaction_of, &client->viewer)) {
+		/* It is not under way. */
+		state = lien_outcomes_find(
+			agent->outcomes, id, client->viewer.one_user, client->viewer.uid);
+		lien_reply_result(client,
+			json_pack("{s:s?}", "state",
+				state == LIEN_PART_STATES ? NULL : lien_part_state_name(state)));
+		return;
+	}
+	if (!take_others(client, json_object_get(request, "others")))
+		return;
+	if (word) {
+		lien_part_hear(&elsewhere->part, &order, lien_now_ns());
+		lien_elsewhere_tick(agent);
+	}
+	lien_reply_result(client, lien_elsewhere_status(&elsewhere->part.status));
+}
+
+static void request_arena(struct lien_client *client, json_t *request)
+{
+	struct lien_transfer *transfer = lien_read_transfer(client, request);
+	bool nothing = true, release;
+	char error[512];
+	int err = 0;
+
+	if (!transfer || !lien_read_flag(client, request, "release", &release) ||
+		(release && lien_move_postpone(client, request)))
+		return;
+	if (release) {
+		client->waiting = true;
+		err = lien_orders_release(
+			client->agent, &transfer->selection, &nothing, error, sizeof(error));
+	}
+	if (err) {
+		lien_move_refuse(client, LIEN_TRANSACTION_RELEASE, err, error);
+	} else if (nothing) {
+		client->waiting = false;
+		lien_reply_result(client, lien_agent_arena(client, NULL));
+	}
 }
 
 /* Answers with an error if the client cannot see one of the processes. */
@@ -443,14 +562,13 @@ static const struct request {
 		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure", "multicast",
 			"verify", "discard", "host_limit_bytes", "on_use", "gpus", "comms",
 			"comms_made", "free_bytes", "tags", "together", "wait", "coordinate"}},
-	{"cancel", lien_cancel_request, LITTLE, {NULL}},
+	{"cancel", request_cancel, LITTLE, {NULL}},
 	{"restore", lien_restore_request, LITTLE,
 		{"pids", "timeout_ms", "lazy", "comms", "comms_made", "tags", "together", "wait",
 			"coordinate"}},
-	{"coordinate", lien_coordinate_request, LITTLE,
-		{"id", "word", "round", "version", "others"}},
+	{"coordinate", request_coordinate, LITTLE, {"id", "word", "round", "version", "others"}},
 	{"comm", lien_own_request, GRAPH, {"address"}},
-	{"arena", lien_arena_request, LITTLE, {"release", "pids"}},
+	{"arena", request_arena, LITTLE, {"release", "pids"}},
 	{"attach", request_attach, LITTLE, {"pids"}},
 	{"detach", request_detach, LITTLE, {"pids"}},
 	{"compare", request_compare, LITTLE, {"pids", "repair", "timeout_ms"}},

@@ -31,7 +31,8 @@ json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *vie
 int lien_others_start(struct lien_agent *agent);
 void lien_others_stop(struct lien_agent *agent);
 void lien_others_tick(struct lien_agent *agent);
-/* The part of the status about the host arenas of all processes together. */
-json_t *lien_agent_host(struct lien_agent *agent);
+/* The host arenas of the client's processes. result: of a release; NULL: none. */
+json_t *lien_agent_arena(
+	const struct lien_client *client, const struct lien_transaction_result *result);
 
 #endif

@@ -29,7 +29,6 @@
 #include "agent/daemon/move.h"
 #include "agent/daemon/requests.h"
 #include "agent/daemon/resume.h"
-#include "agent/daemon/together.h"
 #include "agent/graph/event_check.h"
 #include "agent/join/join.h"
 #include "agent/orders/orders.h"

@@ -358,7 +358,7 @@ static json_t *status_loop(const struct lien_agent *agent)
 		"most_answers", turns->most_answers);
 }
 
-json_t *lien_agent_host(struct lien_agent *agent)
+static json_t *view_host(struct lien_agent *agent)
 {
 	struct lien_process *process;
 	uint64_t used = 0;
@@ -369,6 +369,38 @@ json_t *lien_agent_host(struct lien_agent *agent)
 		(json_int_t)lien_prepare_held(agent), "used_bytes", (json_int_t)used, "limit_bytes",
 		agent->host_limit ? json_integer(agent->host_limit) : json_null(), "prepare",
 		agent->prepare_percent > 0, "prepare_percent", agent->prepare_percent);
+}
+
+json_t *lien_agent_arena(
+	const struct lien_client *client, const struct lien_transaction_result *result)
+{
+	struct lien_agent *agent = client->agent;
+	json_t *list = json_array(), *row;
+	struct lien_process *process;
+	uint64_t released, wanted;
+	unsigned i;
+
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		for (i = 0, released = 0; result && i < result->processes_count; i++)
+			if (result->processes[i].pid == process->pid)
+				released = result->processes[i].bytes;
+		if (!lien_viewer_sees(&client->viewer, process))
+			continue;
+		wanted = process->presence == LIEN_CONTROL_READY ? lien_prepare_wanted(process) : 0;
+		if (!process->arena_bytes && !wanted && !released)
+			continue;
+		row = json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:b}", "pid",
+			(json_int_t)process->pid, "command", process->command, "held_bytes",
+			(json_int_t)process->arena_bytes, "used_bytes",
+			(json_int_t)process->arena_used, "released_bytes", (json_int_t)released,
+			"offload_bytes", (json_int_t)wanted, "missing_bytes",
+			(json_int_t)(wanted ? lien_host_missing(process, wanted) : 0),
+			"cgroup_limited", lien_prepare_excluded(agent, process));
+		json_array_append_new(list, row);
+	}
+	return json_pack("{s:o, s:o, s:I}", "host", view_host(agent), "processes", list,
+		"released_bytes", (json_int_t)(result ? result->bytes : 0));
 }
 
 /* Shows the shortfalls of the last offload that had any; null: none had. */
@@ -440,7 +472,7 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 		"skipped", status_skipped(agent, viewer), "skipped_files",
 		(int)lien_probes_skipped(agent->probes)->count, "unprobed",
 		lien_probing_view(agent, viewer), "transaction", status_transaction(agent),
-		"journal", status_journal(agent), "host", lien_agent_host(agent), "held",
+		"journal", status_journal(agent), "host", view_host(agent), "held",
 		lien_gate_view(agent, viewer), "loop", status_loop(agent), "other_agents",
 		status_others(agent), "short", status_short(agent, viewer));
 }

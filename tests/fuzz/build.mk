@@ -21,7 +21,7 @@ FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(LIBRARIES) loader/discover/environ.c $(a
 	core/agent.c server/server.c server/address.c link/link.c \
 	$(addprefix orders/, connect.c offload.c ops.c orders.c prepare.c restore.c) \
 	join/adopt.c join/attach.c join/compare.c join/detach.c join/job.c join/join.c join/walks.c \
-	daemon/move.c daemon/requests.c daemon/select.c daemon/status.c daemon/together.c quiesce/elsewhere.c)
+	daemon/move.c daemon/requests.c daemon/select.c daemon/status.c quiesce/elsewhere.c)
 
 FUZZ_SRCS_fuzz_client	 := $(FUZZ_AGENT)
 FUZZ_SRCS_fuzz_replies	 := $(FUZZ_AGENT)

@@ -14,7 +14,6 @@
 #include "agent/daemon/daemon.h"
 #include "agent/daemon/move.h"
 #include "agent/daemon/requests.h"
-#include "agent/daemon/together.h"
 #include "agent/nodes/outcomes.h"
 #include "agent/join/ipc_connect.h"
 #include "agent/join/join.h"
