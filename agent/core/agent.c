@@ -6,6 +6,9 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "agent/graph/array.h"
+#include "agent/views/views.h"
+
 int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint32_t events)
 {
 	struct epoll_event event = {.events = events, .data.ptr = source};
@@ -29,6 +32,19 @@ struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned typ
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	agent->above->event(agent, event);
+}
+
+void lien_agent_set_incomplete(
+	struct lien_agent *agent, const struct lien_process *process, uint32_t reasons)
+{
+	struct lien_event event;
+
+	if (process->incomplete == reasons)
+		return;
+	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
+	event.size = LIEN_EVENT_SIZE(incomplete);
+	event.incomplete.reasons = reasons;
+	lien_agent_event(agent, &event);
 }
 
 void lien_agent_consume(struct lien_agent *agent)
@@ -55,4 +71,38 @@ struct lien_tracked *lien_agent_track(struct lien_agent *agent, struct lien_proc
 	tracked->t_called = lien_now_ns();
 	process->agent = tracked;
 	return tracked;
+}
+
+struct counting {
+	struct lien_counted *counted;
+	unsigned count, room;
+};
+
+static int count_one(
+	void *context, const struct lien_probe_comm *comm, const struct lien_probe_traffic *traffic)
+{
+	struct counting *counting = context;
+	int err = lien_array_grow(
+		&counting->counted, counting->count, &counting->room, sizeof(*counting->counted));
+
+	if (!err)
+		counting->counted[counting->count++] = (struct lien_counted){*comm, *traffic};
+	return err;
+}
+
+int lien_agent_counted(struct lien_agent *agent, struct lien_counted **counted, size_t *count)
+{
+	struct counting counting = {0};
+	/* Not NULL, even if nothing is counted. */
+	int err = lien_array_grow(&counting.counted, 0, &counting.room, sizeof(**counted));
+
+	if (!err)
+		err = lien_probes_traffic(agent->probes, count_one, &counting);
+	if (err) {
+		free(counting.counted);
+		counting = (struct counting){0};
+	}
+	*counted = counting.counted;
+	*count = counting.count;
+	return err;
 }

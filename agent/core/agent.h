@@ -18,7 +18,6 @@
 #include "agent/core/log.h"
 #include "agent/core/turns.h"
 #include "agent/graph/graph.h"
-#include "agent/journal/journal.h"
 #include "agent/plan/host.h"
 #include "agent/plan/plan.h"
 #include "agent/transaction/transaction.h"
@@ -32,7 +31,7 @@ struct lien_source {
 	const char *name;
 	/* handled once the graph has everything that was reported before it was ready */
 	bool reacts;
-	uint64_t mark; /* for that (loop.h) */
+	uint64_t mark; /* for that (daemon/run.c) */
 };
 
 #define LIEN_LATE_MAX 16
@@ -55,7 +54,7 @@ struct lien_tracked {
 	uint64_t t_reread, reread_delay; /* no automatic re-read before; current delay */
 	struct lien_ordinals *ordinals;	 /* NULL: not known */
 	bool unread;			 /* its mappings could not be read in time */
-	bool follow_later;		 /* too slow to be followed: see contexts.c */
+	bool follow_later;		 /* too slow to be followed: see processes/watch.c */
 	/* During an order for its host arena: the bytes that are missing; the order adds a part of
 	 * them. */
 	uint64_t preparing_bytes;
@@ -93,13 +92,12 @@ struct lien_walk;
 struct lien_worker;
 
 struct lien_server;
-struct lien_together;
 struct lien_elsewhere;
 struct lien_outcomes;
 struct lien_sites;
 struct lien_agent_files;
 struct lien_agent_node;
-struct lien_others;
+struct lien_daemon;
 struct lien_probing;
 struct lien_ras;
 struct lien_netns;
@@ -142,13 +140,8 @@ struct lien_agent {
 	const struct lien_above *above;
 	int epoll;
 	bool stopping;
-	bool finishing;	       /* the loop has ended: give no more short orders */
-	bool consuming;	       /* the ring is being read: do not enter again */
-	uint64_t t_ring;       /* epoll ignores the ring until then; 0: it does not */
-	unsigned records_left; /* limit for this turn */
-	uint64_t t_records;    /* when this turn began to read the ring */
+	bool finishing; /* the loop has ended: give no more short orders */
 	struct lien_turns turns;
-	uint64_t t_start;
 	uint64_t token_base; /* of what it moves: see lien_agent_moved() */
 	struct lien_graph *graph;
 	struct lien_probes *probes;
@@ -157,7 +150,7 @@ struct lien_agent {
 	struct lien_sites *sites;
 	struct lien_agent_node *node;
 	struct lien_agent_files *files; /* open_files.h */
-	struct lien_others *others;	/* daemon/others.h */
+	struct lien_daemon *daemon;	/* what only agent/daemon knows */
 	struct lien_probing *probing;
 	struct {
 		uint32_t pid; /* looked at last */
@@ -188,38 +181,24 @@ struct lien_agent {
 	unsigned next_gave_way;
 	struct lien_elsewhere *elsewhere;  /* of the transaction, if other nodes take part */
 	struct lien_outcomes *outcomes;	   /* of such transactions */
-	struct lien_together *together;	   /* daemon/together.h; NULL: nobody has asked yet */
 	struct lien_totals totals;	   /* of all that have ended */
 	struct lien_shortfalls shortfalls; /* of the last offload that had any, */
 	bool fell_short;		   /* which is the last one of all */
-	uint64_t lost_seen;
 	uint64_t t_swept;
 	uint32_t swept; /* the last process checked for being alive */
 	bool loaded;	/* some process's control thread has yet to start, */
 	bool waking;	/* and may do so now */
 	unsigned walks; /* processes that are being read from the driver */
 	bool no_attach;
-	bool has_metrics_user; /* this user sees everybody's metrics: */
-	uint32_t metrics_user;
 	bool prepare_limited;	  /* also in memory cgroups with a limit */
 	unsigned prepare_percent; /* of the host's available memory that is pinned in advance */
 	uint64_t host_limit;	  /* of all processes' host arenas together; 0: no limit */
 	struct lien_host_files host;
-	bool is_copy; /* answers.h: does not act, and does not read reports */
-	LIST_HEAD(, lien_answer) answers;
+	bool is_copy; /* daemon/requests.h: does not act, and does not read reports */
 	LIST_HEAD(, lien_join_job) joins;     /* join/job.h */
 	LIST_HEAD(, lien_injector) injectors; /* attach.c */
 	int control;			      /* the control library's file; -1: not installed */
-
-	struct lien_journal *journal; /* NULL: the agent keeps none */
-	char *journal_path;
-	uint64_t journal_limit;
-	uint64_t t_recorded; /* when the last record of the ring was made */
-	/* why there is none, or part was not taken over; "": no problem */
-	char journal_problem[300];
-	uint64_t taken_over; /* events that an earlier agent saw */
-	int on_stop;	     /* enum lien_on_stop */
-	bool ring_resumed;   /* the ring's next record may be in the journal */
+	uint64_t taken_over;		      /* events that an earlier agent saw */
 };
 
 /* Did this agent move what has this token (struct lien_wire_item), and no earlier one? */
@@ -240,6 +219,9 @@ int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint3
 struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type);
 /* Applies an event to the graph and passes it to the modules that need it. */
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event);
+/* Tells both that these are the reasons now why the process is not known whole. */
+void lien_agent_set_incomplete(
+	struct lien_agent *agent, const struct lien_process *process, uint32_t reasons);
 /* Takes in everything that the probes have reported so far, however long it takes: for the agent's
  * start and end. */
 void lien_agent_consume(struct lien_agent *agent);
@@ -248,5 +230,10 @@ void lien_agent_consume(struct lien_agent *agent);
  * reported more than one turn has time for: the graph is older than the call.
  */
 bool lien_agent_catch_up(struct lien_agent *agent);
+
+struct lien_counted;
+/* Returns what the kernel side has counted of collectives; the caller frees it. On error returns
+ * -errno and sets *counted to NULL. */
+int lien_agent_counted(struct lien_agent *agent, struct lien_counted **counted, size_t *count);
 
 #endif

@@ -48,15 +48,10 @@ static void reading_free(struct lien_job *job)
 static void note_storage(struct lien_agent *agent, uint32_t pid)
 {
 	const struct lien_process *process = lien_graph_process(agent->graph, pid);
-	struct lien_event event;
 
-	if (!process || !process->cuda || process->ended ||
-		process->incomplete & LIEN_INCOMPLETE_HELD)
-		return;
-	event = lien_agent_event_of(pid, process->start, LIEN_EVENT_INCOMPLETE);
-	event.size = LIEN_EVENT_SIZE(incomplete);
-	event.incomplete.reasons = process->incomplete | LIEN_INCOMPLETE_HELD;
-	lien_agent_event(agent, &event);
+	if (process && process->cuda && !process->ended)
+		lien_agent_set_incomplete(
+			agent, process, process->incomplete | LIEN_INCOMPLETE_HELD);
 }
 
 static void files_read(struct lien_agent *agent, struct lien_job *job)

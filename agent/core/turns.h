@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* How long the loop's turns took since the agent started. A turn is the work between two looks at
- * the sources (agent/daemon/loop.h); its longest part names it. */
+ * the sources (agent/daemon/run.c); its longest part names it. */
 struct lien_turns {
 	uint64_t count, requests;
 	/* The longest turn, without the time that it waited for a processor; and the CPU time of
@@ -15,7 +15,7 @@ struct lien_turns {
 	char longest_in[48];	   /* the part of it that took longest: "source orders" */
 	unsigned most_requests;	   /* handled in one turn */
 	unsigned most_records;	   /* taken from the ring in one turn */
-	uint64_t answers;	   /* made by copies of the agent (answers.h) */
+	uint64_t answers;	   /* made by copies of the agent (daemon/requests.h) */
 	unsigned most_answers;	   /* at a time, for one user other than root */
 	/* The current turn. */
 	uint64_t t_begun, cpu_begun, ready_begun, t_part, longest_part_ns;

@@ -2,6 +2,7 @@
 /*
  * Takes over where an earlier agent was stopped or killed: the journal has its graph, the pinned
  * ring has what happened since. If that fails, the agent begins anew, as it does without a journal.
+ * Or removes all of it, and says whom that would cost something.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,33 +13,129 @@
 
 #include "agent/daemon/resume.h"
 
+#include "agent/daemon/daemon.h"
 #include "agent/processes/watch.h"
-#include "agent/daemon/clean.h"
-#include "agent/processes/contexts.h"
+#include "agent/core/proc.h"
+#include "agent/journal/recording.h"
 #include "agent/plan/plan.h"
 #include "agent/server/server.h"
 #include "agent/processes/sites.h"
 #include "agent/nodes/outcomes.h"
 #include "loader/probes/gate.h"
 
-static char *journal_path(const char *socket)
+/* --- removing --------------------------------------------------------------------------------- */
+
+static char *path_of(const char *socket, const char *what)
 {
 	char *path = NULL;
 
-	return asprintf(&path, "%s.journal", socket) < 0 ? NULL : path;
+	return asprintf(&path, "%s%s", socket, what) < 0 ? NULL : path;
 }
+
+#define PIDS_SHOWN 8
+#define WHO_SIZE   160
+
+/* Returns how many running processes use CUDA, or (parked) have memory away, and names them:
+ * "processes 20, 21". */
+static unsigned list(struct lien_graph *graph, bool parked, char *text, size_t size)
+{
+	struct lien_process *process;
+	unsigned count = 0;
+	char pids[100] = "";
+	size_t used = 0;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if ((parked ? process->parked : process->cuda) &&
+			lien_proc_runs(process->pid, process->start) && count++ < PIDS_SHOWN)
+			used += snprintf(pids + used, sizeof(pids) - used, "%s%u", used ? ", " : "",
+				process->pid);
+	used = snprintf(text, size, "%s %s", count == 1 ? "process" : "processes", pids);
+	if (count > PIDS_SHOWN)
+		snprintf(text + used, size - used, " and %u more", count - PIDS_SHOWN);
+	return count;
+}
+
+/* As far as the journal can be read. What it lacks, the next agent would lack, too. */
+static void read_journal(struct lien_graph *graph, const char *socket)
+{
+	struct lien_recording *journal = NULL;
+	static struct lien_event event;
+	char *path = path_of(socket, ".journal");
+
+	if (!path)
+		return;
+	if (!lien_recording_open(path, &journal))
+		while (lien_recording_read(journal, &event) == 1 &&
+			lien_graph_apply(graph, &event) != -ENOMEM)
+			continue;
+	if (lien_recording_close(journal))
+		lien_log(4, "cannot read %s", path);
+	free(path);
+}
+
+/* Warns, too, where nothing can be done about it. */
+static int costs_nobody(const char *socket, bool force)
+{
+	struct lien_graph *graph;
+	char who[WHO_SIZE];
+	int err = lien_graph_new(&graph), priority = force ? 4 : 3;
+
+	if (err)
+		return err;
+	read_journal(graph, socket);
+	if (list(graph, true, who, sizeof(who)))
+		lien_log(priority,
+			"memory of %s is offloaded, and threads that need it would no longer wait: "
+			"start the agent, and `lien restore` first%s",
+			who, force ? "" : "; --force removes everything all the same");
+	else if (list(graph, false, who, sizeof(who)))
+		lien_log(priority,
+			"what is known of %s is lost: `lien attach` reads some of it again, and "
+			"memory that NVLS may use cannot be moved any more%s",
+			who, force ? "" : "; --force removes everything all the same");
+	else
+		force = true;
+	lien_graph_free(graph);
+	return force ? 0 : -ECANCELED;
+}
+
+static int may_by_force(const char *socket)
+{
+	return costs_nobody(socket, true);
+}
+
+static int may(const char *socket)
+{
+	return costs_nobody(socket, false);
+}
+
+int lien_agent_clean(const char *socket, bool force)
+{
+	static const char *const more[] = {
+		".journal", ".journal.new", ".outcomes", ".outcomes.new"};
+	int err = lien_probes_clean(socket, force ? may_by_force : may);
+	char *name;
+	unsigned i;
+
+	if (err == -EBUSY)
+		lien_log(3, "an agent runs on %s: stop it first", socket);
+	else if (err && err != -ECANCELED)
+		lien_log(3, "cannot remove what agents on %s left: %s", socket, strerror(-err));
+	for (i = 0; i < sizeof(more) / sizeof(more[0]) && !err; i++) {
+		name = path_of(socket, more[i]);
+		if (name)
+			unlink(name);
+		free(name);
+	}
+	return err;
+}
+
+/* --- taking over ------------------------------------------------------------------------------ */
 
 /* The file of agent/nodes/outcomes.h. */
-static char *outcomes_path(const char *socket)
-{
-	char *path = NULL;
-
-	return asprintf(&path, "%s.outcomes", socket) < 0 ? NULL : path;
-}
-
 static int outcomes_begin(struct lien_agent *agent, const char *socket)
 {
-	char *path = socket ? outcomes_path(socket) : NULL;
+	char *path = socket ? path_of(socket, ".outcomes") : NULL;
 
 	agent->outcomes = lien_outcomes_open(path);
 	free(path);
@@ -85,7 +182,7 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 	int err;
 
 	if (config->no_journal) {
-		snprintf(agent->journal_problem, sizeof(agent->journal_problem),
+		snprintf(agent->daemon->journal_problem, sizeof(agent->daemon->journal_problem),
 			"not wanted (--no-journal)");
 		lien_agent_clean(config->socket, true);
 		return outcomes_begin(agent, NULL);
@@ -93,19 +190,20 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 	err = outcomes_begin(agent, config->socket);
 	if (err)
 		return err;
-	agent->journal_path = journal_path(config->socket);
-	if (!agent->journal_path)
+	agent->daemon->journal_path = path_of(config->socket, ".journal");
+	if (!agent->daemon->journal_path)
 		return -ENOMEM;
-	agent->journal_limit = config->journal_limit;
+	agent->daemon->journal_limit = config->journal_limit;
 	clock_gettime(CLOCK_REALTIME, &now);
 	probes->socket = config->socket;
 	probes->new_journal = now.tv_sec * 1000000000ull + now.tv_nsec;
-	err = lien_journal_open(&agent->journal, agent->journal_path, apply_again, agent);
+	err = lien_journal_open(
+		&agent->daemon->journal, agent->daemon->journal_path, apply_again, agent);
 	if (!err) {
-		probes->journal = lien_journal_number(agent->journal);
+		probes->journal = lien_journal_number(agent->daemon->journal);
 	} else if (err != -ENOENT) {
 		lien_log(4, "the journal %s cannot be used: %s: what was before is not known",
-			agent->journal_path, unusable(err));
+			agent->daemon->journal_path, unusable(err));
 		return graph_renew(agent);
 	}
 	return 0;
@@ -114,10 +212,10 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 /* From now on the next agent cannot know what this one knows. */
 static void journal_end(struct lien_agent *agent, const char *why)
 {
-	lien_journal_close(agent->journal);
-	agent->journal = NULL;
-	unlink(agent->journal_path);
-	snprintf(agent->journal_problem, sizeof(agent->journal_problem), "%s", why);
+	lien_journal_close(agent->daemon->journal);
+	agent->daemon->journal = NULL;
+	unlink(agent->daemon->journal_path);
+	snprintf(agent->daemon->journal_problem, sizeof(agent->daemon->journal_problem), "%s", why);
 	lien_log(4, "no journal is kept: %s: the next agent will not know what was before it", why);
 }
 
@@ -127,19 +225,19 @@ int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal)
 	char why[300];
 	int err;
 
-	if (!agent->journal_path)
+	if (!agent->daemon->journal_path)
 		return 0;
 	if (lien_probes_resumed(agent->probes)) {
-		agent->ring_resumed = true;
-		lien_log(6, "goes on with %s: %llu events, %llu processes", agent->journal_path,
-			(unsigned long long)agent->taken_over,
+		agent->daemon->ring_resumed = true;
+		lien_log(6, "goes on with %s: %llu events, %llu processes",
+			agent->daemon->journal_path, (unsigned long long)agent->taken_over,
 			(unsigned long long)lien_graph_stats(agent->graph)->processes);
 		return 0;
 	}
-	err = agent->journal ? graph_renew(agent) : 0;
+	err = agent->daemon->journal ? graph_renew(agent) : 0;
 	lien_graph_on_process_end(agent->graph, lien_watch_process_end, agent);
-	lien_journal_close(agent->journal);
-	agent->journal = NULL;
+	lien_journal_close(agent->daemon->journal);
+	agent->daemon->journal = NULL;
 	if (err)
 		return err;
 	if (!lien_probes_pinned(agent->probes)) {
@@ -148,9 +246,10 @@ int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal)
 	}
 	if (problem)
 		lien_log(4, "%s", problem);
-	err = lien_journal_create(&agent->journal, agent->journal_path, new_journal);
+	err = lien_journal_create(
+		&agent->daemon->journal, agent->daemon->journal_path, new_journal);
 	if (err) {
-		snprintf(why, sizeof(why), "cannot write %s: %s", agent->journal_path,
+		snprintf(why, sizeof(why), "cannot write %s: %s", agent->daemon->journal_path,
 			strerror(-err));
 		journal_end(agent, why);
 	}
@@ -162,33 +261,34 @@ int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal)
 /* The graph must have exactly the records that have left the ring. */
 static void bound(struct lien_agent *agent, uint64_t limit)
 {
-	int err = lien_journal_bound(agent->journal, agent->graph, limit);
+	int err = lien_journal_bound(agent->daemon->journal, agent->graph, limit);
 
 	if (err)
 		lien_log(4, "cannot replace %s by a snapshot: %s: it goes on growing",
-			agent->journal_path, strerror(-err));
+			agent->daemon->journal_path, strerror(-err));
 }
 
 bool lien_resume_record(struct lien_agent *agent, const struct lien_event *event)
 {
-	bool again =
-		agent->ring_resumed && agent->journal && lien_journal_has(agent->journal, event);
+	bool again = agent->daemon->ring_resumed && agent->daemon->journal &&
+		     lien_journal_has(agent->daemon->journal, event);
 
 	/* After an agent was killed, at most one record is in both the ring and the journal. */
-	agent->ring_resumed = false;
-	if (again || !agent->journal)
+	agent->daemon->ring_resumed = false;
+	if (again || !agent->daemon->journal)
 		return !again;
-	agent->t_recorded = event->t_entry;
+	agent->daemon->t_recorded = event->t_entry;
 	/* A snapshot takes a while, and jobs are held meanwhile. */
-	bound(agent, agent->transaction ? 2 * agent->journal_limit : agent->journal_limit);
+	bound(agent, agent->transaction ? 2 * agent->daemon->journal_limit
+					: agent->daemon->journal_limit);
 	return true;
 }
 
 void lien_resume_tick(struct lien_agent *agent)
 {
-	if (agent->journal && !agent->transaction && !lien_server_has_requests(agent) &&
-		lien_now_ns() > agent->t_recorded + QUIET_NS)
-		bound(agent, agent->journal_limit);
+	if (agent->daemon->journal && !agent->transaction && !lien_server_has_requests(agent) &&
+		lien_now_ns() > agent->daemon->t_recorded + QUIET_NS)
+		bound(agent, agent->daemon->journal_limit);
 }
 
 void lien_resume_note(struct lien_agent *agent, const struct lien_event *event)
@@ -196,12 +296,13 @@ void lien_resume_note(struct lien_agent *agent, const struct lien_event *event)
 	char why[300];
 	int err;
 
-	if (!agent->journal)
+	if (!agent->daemon->journal)
 		return;
-	err = lien_journal_append(agent->journal, event);
+	err = lien_journal_append(agent->daemon->journal, event);
 	if (!err)
 		return;
-	snprintf(why, sizeof(why), "cannot write %s: %s", agent->journal_path, strerror(-err));
+	snprintf(why, sizeof(why), "cannot write %s: %s", agent->daemon->journal_path,
+		strerror(-err));
 	journal_end(agent, why);
 }
 
@@ -227,7 +328,7 @@ void lien_resume_finish(struct lien_agent *agent)
 
 	if (!lien_probes_resumed(agent->probes))
 		return;
-	lien_contexts_resume(agent);
+	lien_watch_follow(agent);
 	err = lien_probes_finish_takeover(agent->probes, stranded, agent);
 	if (err)
 		lien_log(4, "cannot tell which calls were under way meanwhile: %s", strerror(-err));
@@ -248,15 +349,16 @@ static bool memory_is_away(const struct lien_agent *agent)
 /* Are the probes kept? Only after an orderly stop; a start that failed leaves what it found. */
 static bool leaves_probes(const struct lien_agent *agent, bool started)
 {
-	char who[LIEN_CLEAN_TEXT];
+	char who[WHO_SIZE];
 	unsigned users;
 
-	if (!agent->journal || !agent->probes)
+	if (!agent->daemon->journal || !agent->probes)
 		return false;
 	if (!started)
 		return lien_probes_resumed(agent->probes);
-	users = lien_clean_users(agent->graph, who, sizeof(who));
-	if (agent->on_stop == LIEN_ON_STOP_KEEP || (agent->on_stop == LIEN_ON_STOP_USED && users)) {
+	users = list(agent->graph, false, who, sizeof(who));
+	if (agent->daemon->on_stop == LIEN_ON_STOP_KEEP ||
+		(agent->daemon->on_stop == LIEN_ON_STOP_USED && users)) {
 		lien_log(6,
 			"probes stay%s%s for the next agent, which goes on from here: `lien "
 			"agent --clean` takes them off",
@@ -283,10 +385,10 @@ void lien_resume_stop(struct lien_agent *agent, bool started)
 
 	if (agent->probes && !left)
 		lien_probes_unpin(agent->probes);
-	if (agent->journal && agent->probes && !left)
-		unlink(agent->journal_path);
+	if (agent->daemon->journal && agent->probes && !left)
+		unlink(agent->daemon->journal_path);
 	lien_outcomes_close(agent->outcomes, !left);
-	lien_journal_close(agent->journal);
-	agent->journal = NULL;
-	free(agent->journal_path);
+	lien_journal_close(agent->daemon->journal);
+	agent->daemon->journal = NULL;
+	free(agent->daemon->journal_path);
 }

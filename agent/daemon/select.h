@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The parts of a request that name GPUs, communicators and tags (docs/protocol.md, `offload`). */
+/* What requests name: processes, memory, and how it is to be moved (docs/protocol.md). */
 #ifndef LIEN_SELECT_H
 #define LIEN_SELECT_H
 
@@ -14,27 +14,43 @@
 #define LIEN_SELECT_TAGS   256
 _Static_assert(LIEN_SELECT_GROUPS + LIEN_SELECT_TAGS <= LIEN_WIRE_CHOSEN_MAX,
 	"a restore names what is selected in one order");
+#define LIEN_SELECT_PIDS    4096
+#define LIEN_SELECT_DISCARD 1024
 
-/* What a selection points to. */
-struct lien_selected {
+struct lien_transfer {
+	struct lien_selection selection; /* points into the rest, and into the request */
+	unsigned timeout_ms;
+	struct lien_offload_how how;
+	bool dry_run, lazy;
+	bool none; /* the client's process has none of the communicators that it asks for */
+	uint32_t pids[LIEN_SELECT_PIDS];
 	struct lien_uuid gpus[LIEN_SELECT_GPUS];
 	uint64_t groups[LIEN_SELECT_GROUPS];
-	const char *tags[LIEN_SELECT_TAGS]; /* the request's */
+	const char *tags[LIEN_SELECT_TAGS];
+	struct lien_discard discard[LIEN_SELECT_DISCARD];
 };
 
-/* Reads `comms` alone, as lien_select_read(). */
-bool lien_select_comms(struct lien_client *client, json_t *request,
-	struct lien_selection *selection, struct lien_selected *selected);
-/* Reads `tags` alone. */
-bool lien_select_tags(struct lien_client *client, json_t *request, struct lien_selection *selection,
-	struct lien_selected *selected);
 /*
- * Reads `gpus`, `comms` and `tags`. Returns false after an error reply: nothing that the client
- * sees has that name, or it is not a name.
+ * These return NULL after an error reply; else what they have read, valid until the next request is
+ * read. lien_read_transfer() reads `pids` and `timeout_ms` alone. Names are resolved as the client
+ * sees them: 0 is its own process, `comms_made` becomes `comms` in the request itself.
  */
-bool lien_select_read(struct lien_client *client, json_t *request, struct lien_selection *selection,
-	struct lien_selected *selected);
-/* Is it a tag, as far as its characters and its length go? Otherwise replies with an error. */
-bool lien_select_tag(struct lien_client *client, const char *text);
+struct lien_transfer *lien_read_transfer(struct lien_client *client, json_t *request);
+struct lien_transfer *lien_read_offload(struct lien_client *client, json_t *request);
+struct lien_transfer *lien_read_restore(struct lien_client *client, json_t *request);
+
+/* Returns false after an error reply, of that format. */
+bool lien_refuse_invalid(struct lien_client *client, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+/* Without the member: false. Returns false after an error reply. */
+bool lien_read_flag(struct lien_client *client, json_t *request, const char *name, bool *value);
+/* 0 is the client's own process: it need not know the agent's number for that. */
+void lien_name_client(const struct lien_client *client, json_t *pid);
+/*
+ * The operation `comm`: a communicator of the client's process, and its memory there. The process
+ * knows it by address and not by the group's name: for the NCCL calls that the control library adds
+ * (docs/nccl-calls.md).
+ */
+void lien_own_request(struct lien_client *client, json_t *request);
 
 #endif

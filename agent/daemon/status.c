@@ -1,18 +1,227 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The agent's own state, for `lien status`. */
+/* The agent's own state, and what it counts: `status`, `metrics`, `comms`. */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <lien/version.h>
-#include "agent/quiesce/gate.h"
-#include "agent/orders/orders.h"
-#include "agent/daemon/others.h"
-#include "agent/processes/probing.h"
-#include "agent/server/server.h"
+
+#include "agent/core/agent.h"
+#include "agent/core/node.h"
+#include "agent/core/proc.h"
+#include "agent/core/worker.h"
+#include "agent/daemon/daemon.h"
 #include "agent/daemon/requests.h"
+#include "agent/graph/array.h"
+#include "agent/join/join.h"
+#include "agent/orders/orders.h"
+#include "agent/processes/probing.h"
+#include "agent/quiesce/gate.h"
+#include "agent/server/server.h"
 #include "agent/views/views.h"
+#include "loader/discover/status.h"
+#include "loader/discover/untrusted.h"
 #include "loader/probes/follow.h"
+
+/* --- other agents ----------------------------------------------------------------------------- */
+
+/*
+ * Other agents that watch the same processes: those in the agent's pid namespace and in those below
+ * it. A process takes orders from one agent only, and each agent traces all calls. Agents in a pid
+ * namespace above are not seen; they see this one. /proc is searched in a thread; the log names
+ * each agent that comes and goes.
+ */
+
+#define FRESH_NS    3000000000ull  /* asked for more often, the last list will do */
+#define TICK_NS	    60000000000ull /* looked for unasked */
+#define OTHERS_MAX  16
+#define COMMAND_MAX 4096
+
+struct seen {
+	uint32_t pid, parent;
+};
+
+struct lien_others {
+	struct lien_worker *worker;
+	bool looking;
+	uint64_t t_looked; /* 0: never */
+	uint32_t pids[OTHERS_MAX];
+	unsigned count;
+};
+
+struct looking {
+	struct lien_job job;
+	struct seen seen[OTHERS_MAX];
+	unsigned count;
+};
+
+/* Is this the command line of an agent, and of none that only cleans up or explains itself? */
+static bool is_agents(const char *line, size_t size)
+{
+	const char *word = line, *end = line + size;
+	unsigned i;
+
+	for (i = 0; word < end; word += strnlen(word, end - word) + 1, i++) {
+		if (i == 1 && strcmp(word, "agent") != 0)
+			return false;
+		if (i > 1 && (!strcmp(word, "--clean") || !strcmp(word, "--help")))
+			return false;
+	}
+	return i > 1;
+}
+
+/*
+ * The name is read first, and the command line only of a process of our own user: others can keep
+ * its readers waiting, and could claim to be agents.
+ */
+static bool is_agent(uint32_t pid, uint32_t *parent)
+{
+	char text[LIEN_STATUS_SIZE], path[40], line[COMMAND_MAX];
+	unsigned real, effective;
+	const char *uids;
+	ssize_t size;
+
+	lien_proc_command(pid, line, sizeof(line));
+	if (strcmp(line, "lien") != 0 || lien_status_read(pid, 0, text))
+		return false;
+	uids = lien_status_field(text, "Uid");
+	if (!uids || sscanf(uids, "%u %u", &real, &effective) != 2 || real != getuid() ||
+		effective != geteuid())
+		return false;
+	*parent = lien_status_last(text, "PPid", 10);
+	snprintf(path, sizeof(path), "/proc/%u/cmdline", pid);
+	size = lien_untrusted_read(path, line, sizeof(line));
+	return size > 0 && is_agents(line, size);
+}
+
+/* An agent's copies and helpers have its name and command line; ours are children of ours. */
+static bool is_child(const struct looking *looking, const struct seen *seen)
+{
+	unsigned i;
+
+	if (seen->parent == (uint32_t)getpid())
+		return true;
+	for (i = 0; i < looking->count; i++)
+		if (looking->seen[i].pid == seen->parent)
+			return true;
+	return false;
+}
+
+static void look(struct lien_job *job)
+{
+	struct looking *looking = (struct looking *)job;
+	struct dirent *entry;
+	struct seen seen;
+	DIR *proc = opendir("/proc");
+
+	while (proc && looking->count < OTHERS_MAX && (entry = readdir(proc))) {
+		if (!isdigit((unsigned char)entry->d_name[0]))
+			continue;
+		seen.pid = strtoul(entry->d_name, NULL, 10);
+		if (seen.pid != (uint32_t)getpid() && is_agent(seen.pid, &seen.parent))
+			looking->seen[looking->count++] = seen;
+	}
+	if (proc)
+		closedir(proc);
+}
+
+static void looking_free(struct lien_job *job)
+{
+	free((struct looking *)job);
+}
+
+static bool is_among(uint32_t pid, const uint32_t *pids, unsigned count)
+{
+	while (count--)
+		if (pids[count] == pid)
+			return true;
+	return false;
+}
+
+static void looked(struct lien_agent *agent, struct lien_job *job)
+{
+	struct looking *looking = (struct looking *)job;
+	struct lien_others *others = agent->daemon->others;
+	uint32_t pids[OTHERS_MAX];
+	unsigned count = 0, i;
+
+	for (i = 0; i < looking->count; i++)
+		if (!is_child(looking, &looking->seen[i]))
+			pids[count++] = looking->seen[i].pid;
+	for (i = 0; i < count; i++)
+		if (!is_among(pids[i], others->pids, others->count))
+			lien_log(4,
+				"another agent, pid %u, watches the same processes: each of them "
+				"takes "
+				"orders from one agent only, and its calls are traced twice: stop "
+				"one",
+				pids[i]);
+	for (i = 0; i < others->count; i++)
+		if (!is_among(others->pids[i], pids, count))
+			lien_log(6, "the other agent, pid %u, has ended", others->pids[i]);
+	memcpy(others->pids, pids, sizeof(*pids) * count);
+	others->count = count;
+	others->t_looked = lien_now_ns();
+	others->looking = false;
+	looking_free(job);
+}
+
+static void refresh(struct lien_agent *agent, uint64_t age_ns)
+{
+	struct lien_others *others = agent->daemon->others;
+	struct looking *looking;
+
+	if (agent->is_copy || others->looking ||
+		(others->t_looked && lien_now_ns() - others->t_looked < age_ns))
+		return;
+	looking = calloc(1, sizeof(*looking));
+	if (!looking)
+		return;
+	looking->job = (struct lien_job){.work = look, .done = looked, .drop = looking_free};
+	others->looking = !lien_worker_submit(others->worker, &looking->job);
+	if (!others->looking)
+		free(looking);
+}
+
+void lien_others_tick(struct lien_agent *agent)
+{
+	refresh(agent, TICK_NS);
+}
+
+/* Their pids, as of a few seconds ago; has them looked for again. */
+static json_t *status_others(struct lien_agent *agent)
+{
+	json_t *pids = json_array();
+	unsigned i;
+
+	refresh(agent, FRESH_NS);
+	for (i = 0; i < agent->daemon->others->count; i++)
+		json_array_append_new(pids, json_integer(agent->daemon->others->pids[i]));
+	return pids;
+}
+
+int lien_others_start(struct lien_agent *agent)
+{
+	agent->daemon->others = calloc(1, sizeof(*agent->daemon->others));
+	return agent->daemon->others ? lien_worker_new(agent, &agent->daemon->others->worker)
+				     : -ENOMEM;
+}
+
+void lien_others_stop(struct lien_agent *agent)
+{
+	if (!agent->daemon->others)
+		return;
+	lien_worker_free(agent->daemon->others->worker);
+	free(agent->daemon->others);
+	agent->daemon->others = NULL;
+}
+
+/* --- status ----------------------------------------------------------------------------------- */
 
 static uint64_t rss_bytes(void)
 {
@@ -25,13 +234,6 @@ static uint64_t rss_bytes(void)
 		fclose(file);
 	}
 	return pages * sysconf(_SC_PAGESIZE);
-}
-
-static int by_number(const void *a, const void *b)
-{
-	const uint64_t *one = a, *other = b;
-
-	return (*one > *other) - (*one < *other);
 }
 
 /*
@@ -58,18 +260,6 @@ static size_t list_inodes(
 	return count;
 }
 
-/* Sorted; NULL: out of memory. */
-static uint64_t *mapped_inodes(
-	struct lien_agent *agent, const struct lien_viewer *viewer, size_t *count)
-{
-	uint64_t *inodes = calloc(list_inodes(agent, viewer, NULL) + 1, sizeof(*inodes));
-
-	*count = inodes ? list_inodes(agent, viewer, inodes) : 0;
-	if (inodes)
-		qsort(inodes, *count, sizeof(*inodes), by_number);
-	return inodes;
-}
-
 static json_t *status_libraries(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	json_t *list = json_array(), *missing;
@@ -78,12 +268,15 @@ static json_t *status_libraries(struct lien_agent *agent, const struct lien_view
 	unsigned i, j;
 	size_t count;
 
-	inodes = mapped_inodes(agent, viewer, &count);
+	inodes = calloc(list_inodes(agent, viewer, NULL) + 1, sizeof(*inodes));
+	count = inodes ? list_inodes(agent, viewer, inodes) : 0;
+	if (inodes)
+		qsort(inodes, count, sizeof(*inodes), lien_u64_cmp);
 	for (i = 0; inodes && (file = lien_probes_each(agent->probes, i)); i++) {
 		inode = file->inode;
 		/* Other users' paths are not shown. */
 		if (!lien_viewer_sees(viewer, NULL) &&
-			!bsearch(&inode, inodes, count, sizeof(*inodes), by_number))
+			!bsearch(&inode, inodes, count, sizeof(*inodes), lien_u64_cmp))
 			continue;
 		missing = json_array();
 		for (j = 0; file->missing[j]; j++)
@@ -123,14 +316,16 @@ static json_t *status_transaction(struct lien_agent *agent)
 
 static json_t *status_journal(struct lien_agent *agent)
 {
-	const char *problem = agent->journal_problem[0] ? agent->journal_problem
-							: lien_probes_problem(agent->probes);
+	const char *problem = agent->daemon->journal_problem[0]
+				      ? agent->daemon->journal_problem
+				      : lien_probes_problem(agent->probes);
 
 	return json_pack("{s:s?, s:I, s:s?, s:I, s:s?}", "path",
-		agent->journal ? agent->journal_path : NULL, "bytes",
-		(json_int_t)(agent->journal ? lien_journal_bytes(agent->journal) : 0), "pinned",
-		lien_probes_pinned(agent->probes), "taken_over", (json_int_t)agent->taken_over,
-		"problem", problem);
+		agent->daemon->journal ? agent->daemon->journal_path : NULL, "bytes",
+		(json_int_t)(agent->daemon->journal ? lien_journal_bytes(agent->daemon->journal)
+						    : 0),
+		"pinned", lien_probes_pinned(agent->probes), "taken_over",
+		(json_int_t)agent->taken_over, "problem", problem);
 }
 
 /* Returns null if the contexts of all processes are followed. */
@@ -163,7 +358,7 @@ static json_t *status_loop(const struct lien_agent *agent)
 		"most_answers", turns->most_answers);
 }
 
-json_t *lien_agent_host(struct lien_agent *agent)
+static json_t *view_host(struct lien_agent *agent)
 {
 	struct lien_process *process;
 	uint64_t used = 0;
@@ -176,6 +371,38 @@ json_t *lien_agent_host(struct lien_agent *agent)
 		agent->prepare_percent > 0, "prepare_percent", agent->prepare_percent);
 }
 
+json_t *lien_agent_arena(
+	const struct lien_client *client, const struct lien_transaction_result *result)
+{
+	struct lien_agent *agent = client->agent;
+	json_t *list = json_array(), *row;
+	struct lien_process *process;
+	uint64_t released, wanted;
+	unsigned i;
+
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		for (i = 0, released = 0; result && i < result->processes_count; i++)
+			if (result->processes[i].pid == process->pid)
+				released = result->processes[i].bytes;
+		if (!lien_viewer_sees(&client->viewer, process))
+			continue;
+		wanted = process->presence == LIEN_CONTROL_READY ? lien_prepare_wanted(process) : 0;
+		if (!process->arena_bytes && !wanted && !released)
+			continue;
+		row = json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:b}", "pid",
+			(json_int_t)process->pid, "command", process->command, "held_bytes",
+			(json_int_t)process->arena_bytes, "used_bytes",
+			(json_int_t)process->arena_used, "released_bytes", (json_int_t)released,
+			"offload_bytes", (json_int_t)wanted, "missing_bytes",
+			(json_int_t)(wanted ? lien_host_missing(process, wanted) : 0),
+			"cgroup_limited", lien_prepare_excluded(agent, process));
+		json_array_append_new(list, row);
+	}
+	return json_pack("{s:o, s:o, s:I}", "host", view_host(agent), "processes", list,
+		"released_bytes", (json_int_t)(result ? result->bytes : 0));
+}
+
 /* Shows the shortfalls of the last offload that had any; null: none had. */
 static json_t *status_short(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
@@ -183,6 +410,33 @@ static json_t *status_short(struct lien_agent *agent, const struct lien_viewer *
 		return json_null();
 	return json_pack("{s:f, s:o}", "age_ms", (lien_now_ns() - agent->shortfalls.t_ns) / 1e6,
 		"rows", lien_view_shortfalls(agent->graph, viewer, &agent->shortfalls));
+}
+
+json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	struct lien_view_ras ras = lien_ras_refresh(agent, viewer);
+	struct lien_counted *counted;
+	json_t *view = NULL;
+	size_t count;
+	int err;
+
+	err = lien_agent_counted(agent, &counted, &count);
+	if (err)
+		lien_log(4, "cannot read what was counted of collectives: %s", strerror(-err));
+	if (err != -ENOMEM)
+		view = lien_view_comms(agent->graph, viewer, counted, count, &ras, lien_now_ns());
+	free(counted);
+	return view;
+}
+
+static unsigned comms_counted(struct lien_agent *agent)
+{
+	struct lien_counted *counted;
+	size_t count;
+
+	lien_agent_counted(agent, &counted, &count);
+	free(counted);
+	return count;
 }
 
 json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *viewer)
@@ -203,22 +457,35 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 	return json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
 			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
 		"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
-		(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes", (json_int_t)rss_bytes(),
-		"events", (json_int_t)stats->events, "events_lost", (json_int_t)stats->lost,
-		"unreadable",
+		(lien_now_ns() - agent->daemon->t_start) / 1e6, "rss_bytes",
+		(json_int_t)rss_bytes(), "events", (json_int_t)stats->events, "events_lost",
+		(json_int_t)stats->lost, "unreadable",
 		(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNREADABLE), "woken",
 		(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_WOKEN), "processes",
 		processes, "allocations", (json_int_t)stats->allocations, "mappings",
 		(json_int_t)stats->mappings, "incomplete", incomplete, "unmatched_imports",
 		(json_int_t)stats->unmatched_imports, "uncounted",
 		(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNCOUNTED),
-		"counted_communicators", lien_agent_comms_counted(agent), "attach",
+		"counted_communicators", comms_counted(agent), "attach",
 		lien_probes_method(agent->probes), "contexts_followed",
 		status_followed(agent, viewer), "libraries", status_libraries(agent, viewer),
 		"skipped", status_skipped(agent, viewer), "skipped_files",
 		(int)lien_probes_skipped(agent->probes)->count, "unprobed",
 		lien_probing_view(agent, viewer), "transaction", status_transaction(agent),
-		"journal", status_journal(agent), "host", lien_agent_host(agent), "held",
+		"journal", status_journal(agent), "host", view_host(agent), "held",
 		lien_gate_view(agent, viewer), "loop", status_loop(agent), "other_agents",
-		lien_others_view(agent), "short", status_short(agent, viewer));
+		status_others(agent), "short", status_short(agent, viewer));
+}
+
+json_t *lien_agent_metrics(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	const struct lien_node *node;
+
+	lien_node_refresh(agent); /* for the next time */
+	node = lien_node_now(agent);
+	return json_pack("{s:o, s:o, s:o, s:o, s:o}", "memory",
+		lien_view_mem_devices(agent->graph, viewer, node), "node_memory",
+		lien_view_mem_node(agent->graph, node), "gpus",
+		lien_view_gpus(agent->graph, viewer, node, false), "totals",
+		lien_view_totals(&agent->totals), "status", lien_agent_status(agent, viewer));
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Arrays that grow by doubling, and search in sorted ones. */
+/* Arrays that grow by doubling, and search and order in them. */
 #ifndef LIEN_ARRAY_H
 #define LIEN_ARRAY_H
 
 #include <errno.h>
 #include <limits.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +45,14 @@ static inline unsigned lien_array_at_least(const void *array, unsigned count, si
 			high = mid;
 	}
 	return low;
+}
+
+/* For qsort() and bsearch() of uint64_t. */
+static inline int lien_u64_cmp(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
 }
 
 #endif

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/core/counted.h"
+#include "agent/core/agent.h"
 #include "agent/core/proc.h"
 #include "agent/core/worker.h"
 #include "agent/graph/array.h"

@@ -2,6 +2,8 @@
 #include "agent/nodes/compare.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,11 +51,28 @@ int lien_node_standing_pair(
 	return 0;
 }
 
+static int order(int64_t a, int64_t b)
+{
+	return (a > b) - (a < b);
+}
+
 static int pair_cmp(const void *a, const void *b)
 {
 	const struct lien_node_pair *x = a, *y = b;
 
-	return (x->peer > y->peer) - (x->peer < y->peer);
+	return order(x->peer, y->peer);
+}
+
+static void sort(void *array, unsigned count, size_t size, int (*cmp)(const void *, const void *))
+{
+	if (count)
+		qsort(array, count, size, cmp);
+}
+
+static const void *find(const void *key, const void *array, unsigned count, size_t size,
+	int (*cmp)(const void *, const void *))
+{
+	return count ? bsearch(key, array, count, size, cmp) : NULL;
 }
 
 static uint64_t more(uint64_t a, uint64_t b)
@@ -82,7 +101,7 @@ static void sort_pairs(struct lien_node_standing *standing)
 	standing->pairs_count = n + 1;
 }
 
-void lien_node_report_sort(struct lien_node_report *report)
+static void report_sort(struct lien_node_report *report)
 {
 	unsigned i;
 
@@ -132,9 +151,7 @@ static int member_cmp(const void *a, const void *b)
 	const struct member *x = a, *y = b;
 	int cmp = group_cmp(&x->standing->group, &y->standing->group);
 
-	if (cmp)
-		return cmp;
-	return (x->standing->rank > y->standing->rank) - (x->standing->rank < y->standing->rank);
+	return cmp ? cmp : order(x->standing->rank, y->standing->rank);
 }
 
 /* --- ranks in splits -------------------------------------------------------------------------- */
@@ -144,7 +161,7 @@ static int part_cmp(const void *a, const void *b)
 	const struct part *x = a, *y = b;
 	int cmp = group_cmp(&x->standing->split, &y->standing->split);
 
-	return cmp ? cmp : (x->node > y->node) - (x->node < y->node);
+	return cmp ? cmp : order(x->node, y->node);
 }
 
 /* Counts the members of each split, from sorted parts: once for each node. */
@@ -169,7 +186,7 @@ static void count_members(struct part *parts, unsigned count)
 static bool is_complete(const struct part *parts, unsigned count, const struct member *member)
 {
 	const struct part key = {.standing = member->standing, .node = member->node};
-	const struct part *part = bsearch(&key, parts, count, sizeof(*parts), part_cmp);
+	const struct part *part = find(&key, parts, count, sizeof(*parts), part_cmp);
 
 	return part->members == (uint64_t)member->standing->split_nranks;
 }
@@ -179,9 +196,7 @@ static int place_cmp(const void *a, const void *b)
 	const struct lien_node_standing *x = ((const struct member *)a)->standing;
 	const struct lien_node_standing *y = ((const struct member *)b)->standing;
 
-	if (x->key != y->key)
-		return x->key < y->key ? -1 : 1;
-	return (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
+	return x->key != y->key ? order(x->key, y->key) : order(x->parent_rank, y->parent_rank);
 }
 
 /* Gives the members of a group their ranks, if all are known. 0, -ENOMEM. */
@@ -208,8 +223,6 @@ static int rank_group(struct member *first, struct member *end, const struct par
 	}
 	return 0;
 }
-
-/* --- groups ----------------------------------------------------------------------------------- */
 
 static const struct member *member_of(
 	const struct member *first, const struct member *end, uint32_t rank)
@@ -312,6 +325,37 @@ static int compare_group(const struct member *first, const struct member *end,
 	return err;
 }
 
+static int others_group_cmp(const void *a, const void *b)
+{
+	const struct lien_others_group *x = a, *y = b;
+
+	return group_cmp(&x->group, &y->group);
+}
+
+static int others_pair_cmp(const void *a, const void *b)
+{
+	const struct lien_others_pair *x = a, *y = b;
+	int cmp = group_cmp(&x->group, &y->group);
+
+	cmp = cmp ? cmp : order(x->rank, y->rank);
+	return cmp ? cmp : order(x->peer, y->peer);
+}
+
+static int others_rank_cmp(const void *a, const void *b)
+{
+	const struct lien_others_rank *x = a, *y = b;
+	const int cmp = group_cmp(&x->group, &y->group);
+
+	return cmp ? cmp : order(x->parent_rank, y->parent_rank);
+}
+
+static void others_sort(struct lien_node_others *others)
+{
+	sort(others->groups, others->groups_count, sizeof(*others->groups), others_group_cmp);
+	sort(others->pairs, others->pairs_count, sizeof(*others->pairs), others_pair_cmp);
+	sort(others->ranks, others->ranks_count, sizeof(*others->ranks), others_rank_cmp);
+}
+
 /* -E2BIG: a node would have to know too much. */
 static int end_others(struct lien_node_others *others, unsigned count, int *too_many)
 {
@@ -323,7 +367,7 @@ static int end_others(struct lien_node_others *others, unsigned count, int *too_
 			*too_many = i;
 			return -E2BIG;
 		}
-		lien_node_others_sort(&others[i]);
+		others_sort(&others[i]);
 	}
 	return 0;
 }
@@ -345,7 +389,7 @@ int lien_node_compare(struct lien_node_report *reports, unsigned count,
 	if (!members || !parts || !counted)
 		err = -ENOMEM;
 	for (i = n = 0; !err && i < count; i++) {
-		lien_node_report_sort(&reports[i]);
+		report_sort(&reports[i]);
 		counted[i] = !reports[i].unnamed;
 		busy += reports[i].busy;
 		for (j = 0; j < reports[i].count; j++) {
@@ -358,10 +402,8 @@ int lien_node_compare(struct lien_node_report *reports, unsigned count,
 			parts[parts_count++] = (struct part){standing, i, 0};
 		}
 	}
-	if (n)
-		qsort(members, n, sizeof(*members), member_cmp);
-	if (parts_count)
-		qsort(parts, parts_count, sizeof(*parts), part_cmp);
+	sort(members, n, sizeof(*members), member_cmp);
+	sort(parts, parts_count, sizeof(*parts), part_cmp);
 	count_members(parts, parts_count);
 	for (first = members; !err && first < members + n; first = last) {
 		for (last = first + 1; last < members + n &&
@@ -385,52 +427,12 @@ int lien_node_compare(struct lien_node_report *reports, unsigned count,
 
 /* --- looking up ------------------------------------------------------------------------------- */
 
-static int others_group_cmp(const void *a, const void *b)
-{
-	const struct lien_others_group *x = a, *y = b;
-
-	return group_cmp(&x->group, &y->group);
-}
-
-static int others_pair_cmp(const void *a, const void *b)
-{
-	const struct lien_others_pair *x = a, *y = b;
-	const int cmp = group_cmp(&x->group, &y->group);
-
-	if (cmp)
-		return cmp;
-	if (x->rank != y->rank)
-		return x->rank < y->rank ? -1 : 1;
-	return (x->peer > y->peer) - (x->peer < y->peer);
-}
-
-static int others_rank_cmp(const void *a, const void *b)
-{
-	const struct lien_others_rank *x = a, *y = b;
-	const int cmp = group_cmp(&x->group, &y->group);
-
-	return cmp ? cmp : (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
-}
-
-void lien_node_others_sort(struct lien_node_others *others)
-{
-	if (others->groups_count)
-		qsort(others->groups, others->groups_count, sizeof(*others->groups),
-			others_group_cmp);
-	if (others->pairs_count)
-		qsort(others->pairs, others->pairs_count, sizeof(*others->pairs), others_pair_cmp);
-	if (others->ranks_count)
-		qsort(others->ranks, others->ranks_count, sizeof(*others->ranks), others_rank_cmp);
-}
-
 const struct lien_others_group *lien_node_others_group(
 	const struct lien_node_others *others, const struct lien_node_group *group)
 {
 	const struct lien_others_group key = {.group = *group};
 
-	return others->groups_count ? bsearch(&key, others->groups, others->groups_count,
-					      sizeof(*others->groups), others_group_cmp)
-				    : NULL;
+	return find(&key, others->groups, others->groups_count, sizeof(key), others_group_cmp);
 }
 
 const struct lien_others_pair *lien_node_others_pairs(
@@ -457,9 +459,7 @@ const struct lien_others_pair *lien_node_others_pair(const struct lien_node_othe
 {
 	const struct lien_others_pair key = {.group = *group, .rank = rank, .peer = peer};
 
-	return others->pairs_count ? bsearch(&key, others->pairs, others->pairs_count, sizeof(key),
-					     others_pair_cmp)
-				   : NULL;
+	return find(&key, others->pairs, others->pairs_count, sizeof(key), others_pair_cmp);
 }
 
 int32_t lien_node_others_rank(const struct lien_node_others *others,
@@ -467,9 +467,233 @@ int32_t lien_node_others_rank(const struct lien_node_others *others,
 {
 	const struct lien_others_rank key = {.group = *group, .parent_rank = parent_rank};
 	const struct lien_others_rank *rank =
-		others->ranks_count ? bsearch(&key, others->ranks, others->ranks_count,
-					      sizeof(*others->ranks), others_rank_cmp)
-				    : NULL;
+		find(&key, others->ranks, others->ranks_count, sizeof(key), others_rank_cmp);
 
 	return rank ? rank->rank : -1;
+}
+
+/* --- as JSON (docs/protocol.md) --------------------------------------------------------------- */
+
+#define DIGITS 33    /* of a group, with the end */
+#define MAX    65536 /* standings of a report, pairs of a standing */
+
+static void write_group(const struct lien_node_group *group, char text[DIGITS])
+{
+	snprintf(text, DIGITS, "%016" PRIx64 "%016" PRIx64, group->half[0], group->half[1]);
+}
+
+static bool read_group(const json_t *json, struct lien_node_group *group)
+{
+	const char *text = json_string_value(json);
+	char rest;
+
+	return text && json_string_length(json) == DIGITS - 1 &&
+	       sscanf(text, "%16" SCNx64 "%16" SCNx64 "%c", &group->half[0], &group->half[1],
+		       &rest) == 2;
+}
+
+static bool read_number(const json_t *json, uint64_t *number)
+{
+	const json_int_t value = json_integer_value(json);
+
+	*number = value;
+	return json_is_integer(json) && value >= 0;
+}
+
+static bool read_small(const json_t *json, uint32_t *number)
+{
+	uint64_t value;
+
+	if (!read_number(json, &value) || value > INT32_MAX)
+		return false;
+	*number = value;
+	return true;
+}
+
+static json_t *standing_json(const struct lien_node_standing *standing)
+{
+	json_t *pairs = json_array(), *place = json_null();
+	char group[DIGITS], split[DIGITS];
+	unsigned i;
+
+	write_group(&standing->group, group);
+	write_group(&standing->split, split);
+	if (standing->placed)
+		place = json_pack("{s:s, s:i, s:i, s:i, s:i}", "split", split, "nranks",
+			(int)standing->split_nranks, "members", (int)standing->split_members, "key",
+			(int)standing->key, "parent_rank", (int)standing->parent_rank);
+	for (i = 0; i < standing->pairs_count; i++)
+		json_array_append_new(
+			pairs, json_pack("[I, I, I]", (json_int_t)standing->pairs[i].peer,
+				       (json_int_t)standing->pairs[i].sends,
+				       (json_int_t)standing->pairs[i].receives));
+	return json_pack("{s:s, s:i, s:b, s:I, s:I, s:o, s:o}", "group", group, "rank",
+		(int)standing->rank, "counted", standing->counted, "since",
+		(json_int_t)standing->since, "collectives", (json_int_t)standing->collectives,
+		"pairs", pairs, "place", place);
+}
+
+json_t *lien_node_report_json(struct lien_node_report *report)
+{
+	json_t *standings = json_array();
+	unsigned i;
+
+	report_sort(report);
+	for (i = 0; i < report->count; i++)
+		json_array_append_new(standings, standing_json(&report->standings[i]));
+	return json_pack("{s:b, s:b, s:o}", "busy", report->busy, "unnamed", report->unnamed,
+		"standings", standings);
+}
+
+/* Returns false if it is not one. */
+static bool read_place(struct lien_node_standing *standing, const json_t *json)
+{
+	const json_t *key = json_object_get(json, "key");
+	uint32_t nranks, rank;
+
+	standing->placed = json_is_object(json);
+	if (!standing->placed)
+		return !json || json_is_null(json);
+	if (!read_group(json_object_get(json, "split"), &standing->split) ||
+		!read_small(json_object_get(json, "nranks"), &nranks) ||
+		!read_small(json_object_get(json, "members"), &standing->split_members) ||
+		!read_small(json_object_get(json, "parent_rank"), &rank) || !json_is_integer(key))
+		return false;
+	standing->split_nranks = nranks;
+	standing->parent_rank = rank;
+	standing->key = json_integer_value(key);
+	return true;
+}
+
+static int read_standing(struct lien_node_report *report, const json_t *json)
+{
+	struct lien_node_standing *standing = lien_node_report_add(report);
+	const json_t *rank = json_object_get(json, "rank"), *pair;
+	uint64_t sends, receives;
+	uint32_t peer;
+	size_t i;
+	int err = 0;
+
+	if (!standing)
+		return -ENOMEM;
+	standing->rank = json_integer_value(rank) < 0 ? -1 : (int32_t)json_integer_value(rank);
+	standing->counted = json_is_true(json_object_get(json, "counted"));
+	if (!read_group(json_object_get(json, "group"), &standing->group) ||
+		!json_is_integer(rank) || json_integer_value(rank) > INT32_MAX ||
+		!read_number(json_object_get(json, "since"), &standing->since) ||
+		!read_number(json_object_get(json, "collectives"), &standing->collectives) ||
+		!read_place(standing, json_object_get(json, "place")) ||
+		json_array_size(json_object_get(json, "pairs")) > MAX)
+		return -EINVAL;
+	json_array_foreach (json_object_get(json, "pairs"), i, pair) {
+		if (!read_small(json_array_get(pair, 0), &peer) ||
+			!read_number(json_array_get(pair, 1), &sends) ||
+			!read_number(json_array_get(pair, 2), &receives))
+			return -EINVAL;
+		err = err ? err : lien_node_standing_pair(standing, peer, false, sends);
+		err = err ? err : lien_node_standing_pair(standing, peer, true, receives);
+	}
+	return err;
+}
+
+int lien_node_report_read(struct lien_node_report *report, const json_t *json)
+{
+	const json_t *standings = json_object_get(json, "standings"), *standing;
+	int err = 0;
+	size_t i;
+
+	*report = (struct lien_node_report){.busy = json_is_true(json_object_get(json, "busy")),
+		.unnamed = json_is_true(json_object_get(json, "unnamed"))};
+	if (!json_is_array(standings) || json_array_size(standings) > MAX)
+		return -EINVAL;
+	json_array_foreach (standings, i, standing)
+		err = err ? err : read_standing(report, standing);
+	return err;
+}
+
+json_t *lien_node_others_json(const struct lien_node_others *others)
+{
+	json_t *groups = json_array(), *pairs = json_array(), *ranks = json_array();
+	char group[DIGITS];
+	unsigned i;
+
+	for (i = 0; i < others->groups_count; i++) {
+		write_group(&others->groups[i].group, group);
+		json_array_append_new(
+			groups, json_pack("{s:s, s:o}", "group", group, "collectives",
+					others->groups[i].counted
+						? json_integer(others->groups[i].collectives)
+						: json_null()));
+	}
+	for (i = 0; i < others->pairs_count; i++) {
+		write_group(&others->pairs[i].group, group);
+		json_array_append_new(pairs,
+			json_pack("[s, I, I, I, I]", group, (json_int_t)others->pairs[i].rank,
+				(json_int_t)others->pairs[i].peer,
+				(json_int_t)others->pairs[i].sends,
+				(json_int_t)others->pairs[i].receives));
+	}
+	for (i = 0; i < others->ranks_count; i++) {
+		write_group(&others->ranks[i].group, group);
+		json_array_append_new(
+			ranks, json_pack("[s, i, i]", group, (int)others->ranks[i].parent_rank,
+				       (int)others->ranks[i].rank));
+	}
+	return json_pack("{s:b, s:b, s:o, s:o, s:o}", "busy", others->busy, "counted",
+		others->counted, "groups", groups, "pairs", pairs, "ranks", ranks);
+}
+
+static bool read_pair(struct lien_others_pair *pair, const json_t *json)
+{
+	return read_group(json_array_get(json, 0), &pair->group) &&
+	       read_small(json_array_get(json, 1), &pair->rank) &&
+	       read_small(json_array_get(json, 2), &pair->peer) &&
+	       read_number(json_array_get(json, 3), &pair->sends) &&
+	       read_number(json_array_get(json, 4), &pair->receives);
+}
+
+int lien_node_others_read(struct lien_node_others *others, const json_t *json)
+{
+	const json_t *groups = json_object_get(json, "groups"), *entry, *collectives;
+	const json_t *pairs = json_object_get(json, "pairs");
+	const json_t *ranks = json_object_get(json, "ranks");
+	struct lien_others_group *group;
+	struct lien_others_rank *rank;
+	uint32_t parent, number;
+	size_t i;
+
+	*others = (struct lien_node_others){.busy = json_is_true(json_object_get(json, "busy")),
+		.counted = json_is_true(json_object_get(json, "counted"))};
+	if (!json_is_array(groups) || !json_is_array(pairs))
+		return -EINVAL;
+	if (json_array_size(groups) + json_array_size(pairs) + json_array_size(ranks) >
+		LIEN_NODE_OTHERS_MAX)
+		return -E2BIG;
+	others->ranks = calloc(json_array_size(ranks) + 1, sizeof(*others->ranks));
+	others->groups = calloc(json_array_size(groups) + 1, sizeof(*others->groups));
+	others->pairs = calloc(json_array_size(pairs) + 1, sizeof(*others->pairs));
+	if (!others->groups || !others->pairs || !others->ranks)
+		return -ENOMEM;
+	json_array_foreach (ranks, i, entry) {
+		rank = &others->ranks[others->ranks_count++];
+		if (!read_group(json_array_get(entry, 0), &rank->group) ||
+			!read_small(json_array_get(entry, 1), &parent) ||
+			!read_small(json_array_get(entry, 2), &number))
+			return -EINVAL;
+		rank->parent_rank = parent;
+		rank->rank = number;
+	}
+	json_array_foreach (groups, i, entry) {
+		group = &others->groups[others->groups_count++];
+		collectives = json_object_get(entry, "collectives");
+		group->counted = !json_is_null(collectives);
+		if (!read_group(json_object_get(entry, "group"), &group->group) ||
+			(group->counted && !read_number(collectives, &group->collectives)))
+			return -EINVAL;
+	}
+	json_array_foreach (pairs, i, entry)
+		if (!read_pair(&others->pairs[others->pairs_count++], entry))
+			return -EINVAL;
+	others_sort(others);
+	return 0;
 }

@@ -83,7 +83,7 @@ struct lien_others_rank {
 struct lien_node_others {
 	bool busy;    /* a process on another node is busy, or may be */
 	bool counted; /* the other nodes' counts show which of their ranks are behind */
-	/* Sorted, as lien_node_others_sort() does it: */
+	/* Groups are sorted by name, pairs by group and ranks, ranks by group and parent rank: */
 	struct lien_others_group *groups;
 	unsigned groups_count, groups_room;
 	struct lien_others_pair *pairs;
@@ -97,9 +97,6 @@ struct lien_node_standing *lien_node_report_add(struct lien_node_report *report)
 /* Adds calls that have begun with a peer. Peers may come in any order. 0, -ENOMEM. */
 int lien_node_standing_pair(
 	struct lien_node_standing *standing, uint32_t peer, bool receives, uint64_t calls);
-/* Sorts the pairs of each standing, with one for each peer. The functions below do this
- * themselves. */
-void lien_node_report_sort(struct lien_node_report *report);
 void lien_node_report_clear(struct lien_node_report *report);
 /*
  * Fills in others[i] for each report; the caller clears them, also after an error. In the reports
@@ -108,8 +105,6 @@ void lien_node_report_clear(struct lien_node_report *report);
  */
 int lien_node_compare(struct lien_node_report *reports, unsigned count,
 	struct lien_node_others *others, int *too_many);
-/* Groups by name, pairs by group and ranks, ranks by group and parent rank. */
-void lien_node_others_sort(struct lien_node_others *others);
 void lien_node_others_clear(struct lien_node_others *others);
 /* Returns NULL if no rank on another node is in the group. */
 const struct lien_others_group *lien_node_others_group(

@@ -367,14 +367,6 @@ bool lien_coordinator_cancel(struct lien_coordinator *c, uint64_t now_ns)
 	return true;
 }
 
-/* Has the node been lost for so long after the decision that it has acted on its own by now? */
-static bool is_given_up(
-	const struct lien_coordinator *c, const struct lien_coordinator_node *node, uint64_t now_ns)
-{
-	return node->lost && now_ns - c->t_phase > LOST(c->lease_ns) &&
-	       now_ns - node->t_lost > LOST(c->lease_ns);
-}
-
 /* Ends if only such nodes are left to wait for. */
 static void give_up_lost(struct lien_coordinator *c, uint64_t now_ns)
 {
@@ -389,7 +381,9 @@ static void give_up_lost(struct lien_coordinator *c, uint64_t now_ns)
 	for (i = 0; i < c->count; i++) {
 		if (!takes_part(&c->nodes[i]) || is_finished(&c->nodes[i]))
 			continue;
-		if (!is_given_up(c, &c->nodes[i], now_ns))
+		/* It has been lost for so long after the decision that it has acted by now. */
+		if (!c->nodes[i].lost || now_ns - c->t_phase <= LOST(c->lease_ns) ||
+			now_ns - c->nodes[i].t_lost <= LOST(c->lease_ns))
 			return;
 		lost = i;
 	}
@@ -411,13 +405,6 @@ static void give_up_slow(struct lien_coordinator *c, uint64_t now_ns)
 	enter(c, LIEN_COORDINATOR_UNDOING, now_ns);
 }
 
-/* Ends if a node says all the time that it is there, and never that its memory is back. */
-static void give_up_mending(struct lien_coordinator *c, uint64_t now_ns)
-{
-	if (c->phase == LIEN_COORDINATOR_MENDING && now_ns - c->t_phase > LIEN_NODES_MEND_NS)
-		end(c, LIEN_NODES_PART, now_ns);
-}
-
 void lien_coordinator_tick(struct lien_coordinator *c, uint64_t now_ns)
 {
 	unsigned i;
@@ -428,7 +415,9 @@ void lien_coordinator_tick(struct lien_coordinator *c, uint64_t now_ns)
 	go_on(c, now_ns);
 	give_up_slow(c, now_ns);
 	give_up_lost(c, now_ns);
-	give_up_mending(c, now_ns);
+	/* A node that says all the time that it is there, and never that its memory is back. */
+	if (c->phase == LIEN_COORDINATOR_MENDING && now_ns - c->t_phase > LIEN_NODES_MEND_NS)
+		end(c, LIEN_NODES_PART, now_ns);
 }
 
 bool lien_coordinator_order(

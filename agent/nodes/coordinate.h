@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The coordinator of an offload or a restore over several nodes: a pure state machine without
- * sockets, files or clocks. The caller passes in the messages of nodes (agent/nodes/words.h), the
+ * sockets, files or clocks. The caller passes in the messages of nodes (agent/nodes/part.h), the
  * loss of a node, and the time; the coordinator says what to send to each node.
  *
  * It guarantees, with parts that keep to agent/nodes/part.h:
@@ -26,7 +26,7 @@
 
 #include <stddef.h>
 
-#include "agent/nodes/words.h"
+#include "agent/nodes/part.h"
 
 /* How long a node that is heard from has to put back what it has dropped. */
 #define LIEN_NODES_MEND_NS 3600000000000ull

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/nodes/words.h"
+#include "agent/nodes/part.h"
 
 #define LIEN_NODES_ID_MAX 64 /* letters, digits, - . _ */
 

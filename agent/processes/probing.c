@@ -145,12 +145,6 @@ static dev_t device_of(const struct lien_event *event)
 	return makedev(event->library.dev_major, event->library.dev_minor);
 }
 
-static const struct lien_probed_file *file_of(
-	const struct lien_agent *agent, const struct lien_event *event)
-{
-	return lien_probes_file(agent->probes, device_of(event), event->library.inode);
-}
-
 /* The file's probes already count, on some user's account. */
 static bool has_begun(const struct lien_agent *agent, dev_t device, ino_t inode)
 {
@@ -167,21 +161,15 @@ static void log_refusal(const struct account *account)
 			account->user, limit_of(account->user));
 }
 
-static void refuse(struct waiting *waiting)
+bool lien_probing_mapped(struct lien_agent *agent, const struct lien_event *event)
 {
-	struct account *account = waiting->account;
-
-	waiting->refused = true;
-	log_refusal(account);
-	account->refused++;
-}
-
-/* Returns false if its user has too many files waiting. */
-static bool add(struct lien_agent *agent, const struct lien_event *event, uint32_t user)
-{
-	struct account *account = account_of(agent->probing, user);
+	const uint32_t user = lien_user_of(event->pid);
 	struct waiting *waiting;
+	struct account *account;
 
+	if (user == LIEN_USER_GONE)
+		return true;
+	account = account_of(agent->probing, user);
 	if (!account)
 		return true;
 	if (account->waiting >= (user ? WAITING_OF_USER : WAITING_OF_ROOT)) {
@@ -197,13 +185,6 @@ static bool add(struct lien_agent *agent, const struct lien_event *event, uint32
 	account->waiting++;
 	TAILQ_INSERT_TAIL(&agent->probing->waiting, waiting, next);
 	return true;
-}
-
-bool lien_probing_mapped(struct lien_agent *agent, const struct lien_event *event)
-{
-	uint32_t user = lien_user_of(event->pid);
-
-	return user == LIEN_USER_GONE || add(agent, event, user);
 }
 
 bool lien_probing_found(struct lien_agent *agent, const struct lien_library_file *file)
@@ -253,13 +234,6 @@ static struct waiting *next_waiting(struct lien_agent *agent, uint64_t now)
 	return same;
 }
 
-static void try_again_later(struct lien_probing *probing, struct waiting *waiting, uint64_t ns)
-{
-	waiting->t = lien_now_ns() + ns;
-	TAILQ_REMOVE(&probing->waiting, waiting, next);
-	TAILQ_INSERT_TAIL(&probing->waiting, waiting, next);
-}
-
 /* Returns true for an error that says nothing about the file. */
 static bool may_pass(struct waiting *waiting, int err)
 {
@@ -278,73 +252,56 @@ static bool may_pass(struct waiting *waiting, int err)
 	return false;
 }
 
-static void set_unsafe(struct waiting *waiting, bool unsafe)
-{
-	waiting->account->unsafe += unsafe - waiting->unsafe;
-	waiting->unsafe = unsafe;
-}
-
-static uint64_t again_ns(const struct waiting *waiting)
-{
-	if (waiting->begun)
-		return GO_ON_MS * MS_NS;
-	return waiting->unsafe ? UNSAFE_NS : AGAIN_NS;
-}
-
-/* Probes a file that a process has mapped, unless it is already probed. */
-static int attach_mapped(
-	struct lien_agent *agent, uint32_t pid, const struct lien_maps_entry *entry, uint32_t user)
-{
-	enum lien_library library = lien_library_of(entry->path);
-	char path[512];
-	int err;
-
-	if (!library || library == LIEN_LIB_CONTROL ||
-		lien_probes_file(
-			agent->probes, makedev(entry->dev_major, entry->dev_minor), entry->inode))
-		return 0;
-	err = lien_maps_open_path(pid, entry, path, sizeof(path));
-	return err ? err : lien_probes_attach(agent->probes, library, path, entry->path, user);
-}
-
 struct mapped_file {
 	struct lien_agent *agent;
 	const struct lien_event *event;
 	uint32_t user;
-	int err;
 };
 
-static int attach_same(const struct lien_maps_entry *entry, void *arg)
+/* Probes a file that a process has mapped, unless it is already probed. The kernel side reports it
+ * by name and inode; the process's maps have the path. */
+static int attach(const struct lien_maps_entry *entry, void *arg)
 {
-	struct mapped_file *file = arg;
+	const struct mapped_file *file = arg;
+	const enum lien_library library = lien_library_of(entry->path);
+	struct lien_probes *probes = file->agent->probes;
+	char path[512];
+	int err;
 
-	if (!entry->executable || entry->inode != file->event->library.inode)
+	if (entry->inode != file->event->library.inode)
 		return 0;
-	file->err = attach_mapped(file->agent, file->event->pid, entry, file->user);
-	return 1;
-}
-
-/* The kernel side reports a file by name and inode; the process's maps have the path. */
-static int attach(struct lien_agent *agent, const struct lien_event *event, uint32_t user)
-{
-	struct mapped_file file = {agent, event, user, 0};
-	int err = lien_maps_read_code(event->pid, attach_same, &file);
-
-	return err < 0 ? err : file.err;
+	if (!library || library == LIEN_LIB_CONTROL ||
+		lien_probes_file(probes, makedev(entry->dev_major, entry->dev_minor), entry->inode))
+		return 1;
+	err = lien_maps_open_path(file->event->pid, entry, path, sizeof(path));
+	if (!err)
+		err = lien_probes_attach(probes, library, path, entry->path, file->user);
+	return err ? err : 1;
 }
 
 static void try_to_attach(struct lien_agent *agent, struct waiting *waiting)
 {
-	int err = attach(agent, &waiting->event, waiting->account->user);
+	struct waiting_list *list = &agent->probing->waiting;
+	struct account *account = waiting->account;
+	struct mapped_file file = {agent, &waiting->event, account->user};
+	int err = lien_maps_read_code(waiting->event.pid, attach, &file);
 
 	if (!waiting->begun)
-		waiting->account->tokens--;
+		account->tokens--;
 	waiting->begun = err == -EINPROGRESS;
-	if (!waiting->begun)
-		set_unsafe(waiting, err == -ETXTBSY);
+	if (!waiting->begun) {
+		account->unsafe -= waiting->unsafe;
+		waiting->unsafe = err == -ETXTBSY;
+		account->unsafe += waiting->unsafe;
+	}
 	waiting->done = !waiting->begun && !may_pass(waiting, err);
-	if (!waiting->done)
-		try_again_later(agent->probing, waiting, again_ns(waiting));
+	if (waiting->done)
+		return;
+	waiting->t = lien_now_ns() + (waiting->begun	       ? GO_ON_MS * MS_NS
+					     : waiting->unsafe ? UNSAFE_NS
+							       : AGAIN_NS);
+	TAILQ_REMOVE(list, waiting, next);
+	TAILQ_INSERT_TAIL(list, waiting, next);
 }
 
 int lien_probing_wait_ms(struct lien_agent *agent)
@@ -368,7 +325,8 @@ enum lien_probing_outcome lien_probing_turn(struct lien_agent *agent, struct lie
 		forget(agent->probing, waiting);
 		return LIEN_PROBING_GOES_ON;
 	}
-	if (waiting->done || file_of(agent, &waiting->event)) {
+	if (waiting->done || lien_probes_file(agent->probes, device_of(&waiting->event),
+				     waiting->event.library.inode)) {
 		lien_turn_part(agent, "probing", "a probed library");
 		forget(agent->probing, waiting);
 		return LIEN_PROBING_DONE;
@@ -379,7 +337,9 @@ enum lien_probing_outcome lien_probing_turn(struct lien_agent *agent, struct lie
 		return waiting->unsafe && !waiting->begun ? LIEN_PROBING_REFUSED
 							  : LIEN_PROBING_GOES_ON;
 	}
-	refuse(waiting);
+	waiting->refused = true;
+	log_refusal(waiting->account);
+	waiting->account->refused++;
 	return LIEN_PROBING_REFUSED;
 }
 
@@ -439,18 +399,13 @@ struct scan {
 	} found[];
 };
 
-struct looking {
-	struct scan *scan;
-	uint32_t pid;
-};
-
 static int note_mapping(const struct lien_maps_entry *entry, void *arg)
 {
-	struct looking *looking = arg;
+	struct scan *scan = arg;
 	unsigned i;
 
-	for (i = 0; entry->inode && i < looking->scan->count; i++)
-		looking->scan->found[i].used |= looking->scan->found[i].file.inode == entry->inode;
+	for (i = 0; entry->inode && i < scan->count; i++)
+		scan->found[i].used |= scan->found[i].file.inode == entry->inode;
 	return 0;
 }
 
@@ -475,10 +430,10 @@ static bool still_names(const struct lien_probed_file *file)
 
 static void scan_processes(struct lien_job *job)
 {
-	struct looking looking = {.scan = (struct scan *)job};
-	struct scan *scan = looking.scan;
+	struct scan *scan = (struct scan *)job;
 	DIR *proc = opendir("/proc");
 	struct dirent *entry;
+	uint32_t pid;
 	unsigned i;
 	int err;
 
@@ -488,10 +443,10 @@ static void scan_processes(struct lien_job *job)
 	while (proc && (entry = readdir(proc))) {
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
-		looking.pid = strtoul(entry->d_name, NULL, 10);
-		err = lien_maps_read(looking.pid, note_mapping, &looking);
+		pid = strtoul(entry->d_name, NULL, 10);
+		err = lien_maps_read(pid, note_mapping, scan);
 		if (err && err != -ESRCH)
-			note_unreadable(scan, looking.pid);
+			note_unreadable(scan, pid);
 	}
 	if (proc)
 		closedir(proc);
@@ -517,14 +472,6 @@ static bool is_mapped(const struct lien_agent *agent, ino_t inode)
 			if (map->inode == inode)
 				return true;
 	return false;
-}
-
-static void drop_control(struct lien_agent *agent, struct control_copy *copy)
-{
-	copy->account->control--;
-	lien_probes_remove_control_file(agent->probes, copy->inode);
-	LIST_REMOVE(copy, next);
-	free(copy);
 }
 
 static void scanned(struct lien_agent *agent, struct lien_job *job)
@@ -587,8 +534,12 @@ static void sweep(struct lien_agent *agent)
 	struct scan *scan;
 
 	LIST_FOREACH_SAFE (copy, &probing->copies, next, next)
-		if (!is_mapped(agent, copy->inode))
-			drop_control(agent, copy);
+		if (!is_mapped(agent, copy->inode)) {
+			copy->account->control--;
+			lien_probes_remove_control_file(agent->probes, copy->inode);
+			LIST_REMOVE(copy, next);
+			free(copy);
+		}
 	scan = scan_new(agent);
 	if (!scan)
 		return;

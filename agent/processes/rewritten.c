@@ -8,7 +8,6 @@
 
 #include "agent/core/worker.h"
 #include "agent/processes/probing.h"
-#include "agent/processes/watch.h"
 #include "loader/discover/file_state.h"
 #include "loader/discover/libraries.h"
 #include "loader/discover/untrusted.h"
@@ -102,7 +101,8 @@ static void looked(struct lien_agent *agent, struct lien_job *job)
 
 	agent->rewritten.looking = false;
 	if (look->found && process && process->start == look->start) {
-		lien_watch_rewritten(agent, process);
+		lien_agent_set_incomplete(
+			agent, process, process->incomplete | LIEN_INCOMPLETE_REWRITTEN);
 		lien_log(4,
 			"process %u has rewritten functions of %s in its memory: their calls are "
 			"not seen",
@@ -120,24 +120,19 @@ static struct lien_process *first_due(struct lien_process *process)
 	return process;
 }
 
-/* They take turns, in the order of the graph. */
-static const struct lien_process *next(const struct lien_agent *agent)
-{
-	struct lien_process *last = lien_graph_process(agent->graph, agent->rewritten.pid);
-	const struct lien_process *due = last ? first_due(lien_graph_next(last)) : NULL;
-
-	return due ? due : first_due(lien_graph_first(agent->graph));
-}
-
 void lien_rewritten_tick(struct lien_agent *agent)
 {
 	const uint64_t now = lien_now_ns();
-	const struct lien_process *process;
+	struct lien_process *process;
 	struct look *look;
 
 	if (agent->rewritten.looking || now - agent->rewritten.t_look < LOOK_NS)
 		return;
-	process = next(agent);
+	/* They take turns, in the order of the graph. */
+	process = lien_graph_process(agent->graph, agent->rewritten.pid);
+	process = process ? first_due(lien_graph_next(process)) : NULL;
+	if (!process)
+		process = first_due(lien_graph_first(agent->graph));
 	look = process ? calloc(1, sizeof(*look)) : NULL;
 	if (!look)
 		return;

@@ -81,8 +81,7 @@ static int open_same(const struct lien_maps_entry *entry, void *arg)
 	struct stat st;
 	int err;
 
-	if (!entry->executable || entry->inode != opening->file->inode ||
-		entry->dev_major != opening->file->dev_major ||
+	if (entry->inode != opening->file->inode || entry->dev_major != opening->file->dev_major ||
 		entry->dev_minor != opening->file->dev_minor)
 		return 0;
 	err = lien_maps_open_path(opening->pid, entry, path, sizeof(path));

@@ -11,7 +11,6 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "agent/processes/contexts.h"
 #include "agent/core/node.h"
 #include "agent/core/proc.h"
 #include "agent/processes/probing.h"
@@ -30,19 +29,158 @@
 
 #define WAKE_SOON_NS 5000000000ull /* after a call; then it is checked now and then */
 
+/* --- contexts --------------------------------------------------------------------------------- */
+
+/*
+ * Follows the contexts of processes that have, or may have, more than one. For a process known to
+ * have one there is nothing more to learn, and following it would cost several traps per
+ * collective.
+ */
+
+/* A process that has made its only context current this often, and no other, will hardly make
+ * another one. If it does, it is followed from then on. */
+#define ENOUGH 1000
+
+#define FOLLOW_NS 1000000000ull
+
+struct place {
+	uint32_t pid;
+	int err; /* 0: found */
+	char path[512];
+};
+
+static int find_driver(const struct lien_maps_entry *entry, void *arg)
+{
+	struct place *place = arg;
+
+	if (lien_library_of(entry->path) != LIEN_LIB_CUDA)
+		return 0;
+	place->err = lien_maps_open_path(place->pid, entry, place->path, sizeof(place->path));
+	return !place->err;
+}
+
+static void cannot_follow(void *context, uint32_t pid, int err)
+{
+	(void)context;
+	lien_log(4,
+		"the contexts of process %u cannot be followed: %s; of memory that it allocates in "
+		"several contexts the device may not be known",
+		pid, strerror(-err));
+}
+
+/* The process was too slow to be read. */
+static void follow_later(struct lien_agent *agent, struct lien_process *process)
+{
+	struct lien_tracked *tracked = lien_agent_track(agent, process);
+
+	if (tracked)
+		tracked->follow_later = true;
+}
+
+static void follow(struct lien_agent *agent, struct lien_process *process)
+{
+	struct place place = {.pid = process->pid, .err = -ENOENT};
+	int err = lien_maps_read_code(process->pid, find_driver, &place);
+
+	if (place.err) {
+		if (err == -ETIMEDOUT || place.err == -ETIMEDOUT)
+			follow_later(agent, process);
+		return;
+	}
+	err = lien_probes_follow(agent->probes, process->pid, process->start, place.path);
+	if (!lien_proc_runs(process->pid, process->start))
+		lien_probes_unfollow(
+			agent->probes, process->pid); /* another process has its pid by now */
+	else if (err == -ETIMEDOUT)
+		follow_later(agent, process);
+	else if (err && err != -ENOENT) /* not probed yet; called again when it is */
+		cannot_follow(NULL, process->pid, err);
+}
+
+/* A process that has made enough calls with one context would reveal nothing new. */
+static void look_at(struct lien_agent *agent, struct lien_process *process)
+{
+	const bool followed = lien_probes_is_followed(agent->probes, process->pid);
+	struct lien_probe_process known;
+	const bool learnt = lien_probes_process(agent->probes, process->pid, &known) &&
+			    !known.contexts_many && known.contexts_set >= ENOUGH;
+
+	if (learnt && followed)
+		lien_probes_unfollow(agent->probes, process->pid);
+	else if (!learnt && !followed)
+		follow(agent, process);
+}
+
+/* Is the process due for a check? A process that was too slow is due once more. */
+static bool take_due(struct lien_agent *agent, const struct lien_process *process)
+{
+	struct lien_tracked *tracked = process->agent;
+	bool due = lien_probes_is_followed(agent->probes, process->pid) ||
+		   (tracked && tracked->follow_later);
+
+	if (tracked)
+		tracked->follow_later = false;
+	return due;
+}
+
+/* The graph has applied an event: a process maps the driver, is found, or makes a context. */
+static void follow_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	struct lien_process *process;
+
+	if (!lien_probes_can_follow(agent->probes))
+		return;
+	switch (event->type) {
+	case LIEN_EVENT_LIBRARY:
+		if (lien_library_of(event->library.name) != LIEN_LIB_CUDA)
+			return;
+		break;
+	case LIEN_EVENT_PROCESS:
+	case LIEN_CALL_CU_CONTEXT_CREATE:
+	case LIEN_CALL_CU_CONTEXT_CREATE_V3:
+	case LIEN_CALL_CU_CONTEXT_CREATE_V4:
+	case LIEN_CALL_CU_CONTEXT_PRIMARY:
+		break;
+	default:
+		return;
+	}
+	process = lien_graph_process(agent->graph, event->pid);
+	if (process && process->start == event->start)
+		look_at(agent, process);
+}
+
+static void follow_tick(struct lien_agent *agent)
+{
+	struct lien_process *process;
+	uint64_t now = lien_now_ns();
+
+	lien_probes_follow_tick(agent->probes, cannot_follow, NULL);
+	if (!lien_probes_can_follow(agent->probes) || now - agent->t_contexts < FOLLOW_NS)
+		return;
+	agent->t_contexts = now;
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		if (take_due(agent, process))
+			look_at(agent, process);
+}
+
+void lien_watch_follow(struct lien_agent *agent)
+{
+	struct lien_process *process;
+
+	if (!lien_probes_can_follow(agent->probes))
+		return;
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		look_at(agent, process);
+}
+
+/* --- libraries and processes ------------------------------------------------------------------ */
+
 struct reading {
 	struct lien_agent *agent;
 	uint32_t pid;
 	uint64_t start;
-	bool driver, control, nvml; /* mapped */
+	bool driver, nvml; /* mapped */
 };
-
-static const char *last_component(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
 
 static bool is_known(const struct reading *reading, const struct lien_maps_entry *entry)
 {
@@ -61,19 +199,8 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 	struct lien_event event;
 	char *deleted;
 
-	if (!entry->executable || !entry->inode)
-		return 0;
-	switch (lien_library_of(entry->path)) {
-	case LIEN_LIB_CUDA:
-		reading->driver = true;
-		break;
-	case LIEN_LIB_CONTROL:
-		reading->control = true;
-		break;
-	default:
-		reading->nvml |= !strncmp(last_component(entry->path), "libnvidia-ml.so", 15);
-		break;
-	}
+	reading->driver |= lien_library_of(entry->path) == LIEN_LIB_CUDA;
+	reading->nvml |= !strncmp(basename(entry->path), "libnvidia-ml.so", 15);
 	if (!reading->start || is_known(reading, entry))
 		return 0;
 	event = lien_agent_event_of(reading->pid, reading->start, LIEN_EVENT_LIBRARY);
@@ -85,7 +212,7 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 	event.library.inode = entry->inode;
 	event.library.dev_major = entry->dev_major;
 	event.library.dev_minor = entry->dev_minor;
-	strncpy(event.library.name, last_component(entry->path), sizeof(event.library.name) - 1);
+	strncpy(event.library.name, basename(entry->path), sizeof(event.library.name) - 1);
 	deleted = strstr(event.library.name, " (deleted)"); /* the kernel's words, not the name */
 	if (deleted)
 		*deleted = '\0';
@@ -139,6 +266,8 @@ static uint64_t start_of(struct lien_agent *agent, uint32_t pid)
 	return LIEN_START_TICKS(start) == ticks ? start : ticks;
 }
 
+/* NVML maps the driver, too; but whoever has called cuInit has devices mapped
+ * (docs/measurements.md). */
 static int find_device(const struct lien_maps_entry *entry, void *arg)
 {
 	static const char device[] = "/dev/nvidia";
@@ -149,27 +278,19 @@ static int find_device(const struct lien_maps_entry *entry, void *arg)
 	return *(bool *)arg;
 }
 
-/* Does it only ask NVML about devices, as DCGM and nvidia-smi do? NVML maps the driver, too; but
- * whoever has called cuInit has devices mapped (docs/measurements.md). */
-static bool only_monitors(const struct reading *reading)
-{
-	bool device = false;
-
-	return reading->nvml && !lien_maps_read(reading->pid, find_device, &device) && !device;
-}
-
 /* Adds a process that ran before the agent; what it did until now is not known. */
 static void adopt(struct lien_agent *agent, uint32_t pid)
 {
 	struct reading reading = {.agent = agent, .pid = pid};
 	uint64_t start = start_of(agent, pid);
+	bool device = false;
 	struct lien_process *process;
 	struct lien_event event;
 	int err;
 
 	if (lien_maps_read_code(pid, read_entry, &reading) || !reading.driver || !start ||
-		only_monitors(&reading))
-		return;
+		(reading.nvml && !lien_maps_read(pid, find_device, &device) && !device))
+		return; /* it only asks NVML about devices, as DCGM and nvidia-smi do */
 	process = lien_graph_process(agent->graph, pid);
 	if (process && process->start == start && seen_whole(agent, process))
 		return;
@@ -190,7 +311,6 @@ static void doubt(
 {
 	enum lien_library library = lien_library_of(map->file->text);
 	const struct lien_probed_file *file;
-	struct lien_event event;
 	unsigned reason;
 	uint64_t since;
 
@@ -214,22 +334,11 @@ static void doubt(
 		reason = lien_proc_cards() ? LIEN_INCOMPLETE_CARDS : 0;
 	if (!(reason & ~process->incomplete))
 		return;
-	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
-	event.size = LIEN_EVENT_SIZE(incomplete);
-	event.incomplete.reasons = process->incomplete | reason;
-	lien_agent_event(agent, &event);
+	lien_agent_set_incomplete(agent, process, process->incomplete | reason);
 	lien_log(5,
 		"process %u mapped %s before it was probed, and may have made calls that were "
 		"missed",
 		process->pid, file ? file->path : map->file->text);
-}
-
-static void doubt_all(struct lien_agent *agent, struct lien_process *process)
-{
-	struct lien_library_map *map;
-
-	RB_FOREACH (map, lien_library_tree, &process->libraries)
-		doubt(agent, process, map);
 }
 
 static bool needs_probing(struct lien_agent *agent, const struct lien_event *event)
@@ -254,19 +363,6 @@ static void meet_early(struct lien_agent *agent, const struct lien_event *event)
 		adopt(agent, event->pid);
 }
 
-static void set_incomplete(
-	struct lien_agent *agent, const struct lien_process *process, uint32_t reasons)
-{
-	struct lien_event event;
-
-	if (process->incomplete == reasons)
-		return;
-	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
-	event.size = LIEN_EVENT_SIZE(incomplete);
-	event.incomplete.reasons = reasons;
-	lien_agent_event(agent, &event);
-}
-
 /* There is no room to probe the file: marks the process incomplete. */
 static void unprobed(struct lien_agent *agent, const struct lien_event *event)
 {
@@ -281,12 +377,8 @@ static void unprobed(struct lien_agent *agent, const struct lien_event *event)
 		adopt(agent, event->pid);
 	process = lien_graph_process(agent->graph, event->pid);
 	if (process && process->start == event->start)
-		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
-}
-
-void lien_watch_rewritten(struct lien_agent *agent, const struct lien_process *process)
-{
-	set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_REWRITTEN);
+		lien_agent_set_incomplete(
+			agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
 }
 
 /* The file has been probed, or will not be. */
@@ -302,9 +394,10 @@ static void probed(struct lien_agent *agent, const struct lien_event *event)
 	map = lien_process_library(process, event->library.start);
 	if (map && process->cuda)
 		doubt(agent, process, map);
-	lien_contexts_event(agent, event);
+	follow_event(agent, event);
 	if (process->incomplete & LIEN_INCOMPLETE_UNPROBED && !lien_probing_refuses(agent, process))
-		set_incomplete(agent, process, process->incomplete & ~LIEN_INCOMPLETE_UNPROBED);
+		lien_agent_set_incomplete(
+			agent, process, process->incomplete & ~LIEN_INCOMPLETE_UNPROBED);
 }
 
 /* Has it probed, if its user may have more files. */
@@ -342,6 +435,22 @@ static void expect_control(struct lien_agent *agent, uint32_t pid)
 	agent->waking = true;
 }
 
+static void meet(struct lien_agent *agent, struct lien_process *process, bool complete)
+{
+	struct lien_library_map *map;
+
+	if (complete)
+		RB_FOREACH (map, lien_library_tree, &process->libraries)
+			doubt(agent, process, map);
+	read_libraries(agent, process);
+	if (lien_probing_refuses(agent, process))
+		lien_agent_set_incomplete(
+			agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
+	lien_node_process(agent, process);
+	lien_presence_look(agent, process);
+	agent->waking = true; /* the next tick looks again */
+}
+
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process;
@@ -357,21 +466,12 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 			probed(agent, event);
 	}
 	process = lien_graph_process(agent->graph, event->pid);
-	if (!process)
-		return;
-	if (event->type == LIEN_EVENT_LIBRARY && !agent->transaction &&
+	if (process && event->type == LIEN_EVENT_LIBRARY && !agent->transaction &&
 		lien_gated_library(lien_library_of(event->library.name)))
 		lien_gate_cover(agent, process); /* some of its calls are to be held */
-	if (event->type != LIEN_EVENT_PROCESS)
-		return;
-	if (event->process.complete)
-		doubt_all(agent, process);
-	read_libraries(agent, process);
-	if (lien_probing_refuses(agent, process))
-		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
-	lien_node_process(agent, process);
-	lien_presence_look(agent, process);
-	agent->waking = true; /* the next tick looks again */
+	if (process && event->type == LIEN_EVENT_PROCESS)
+		meet(agent, process, event->process.complete);
+	follow_event(agent, event);
 }
 
 void lien_watch_resume(struct lien_agent *agent)
@@ -404,25 +504,30 @@ static int attach_found(const struct lien_library_file *file, void *arg)
 	event.library.inode = file->inode;
 	event.library.dev_major = major(file->device);
 	event.library.dev_minor = minor(file->device);
-	strncpy(event.library.name, last_component(file->path), sizeof(event.library.name) - 1);
+	strncpy(event.library.name, basename(file->path), sizeof(event.library.name) - 1);
 	queue(agent, &event);
 	return 0;
+}
+
+static void end_process(struct lien_agent *agent, const struct lien_process *process)
+{
+	const struct lien_event event =
+		lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
+
+	lien_agent_event(agent, &event);
 }
 
 /* Ends the processes that ended while no agent ran. */
 static void end_the_ended(struct lien_agent *agent)
 {
 	struct lien_process *process, *next;
-	struct lien_event event;
 
 	if (!agent->taken_over)
 		return;
 	for (process = lien_graph_first(agent->graph); process; process = next) {
 		next = lien_graph_next(process);
-		if (lien_proc_runs(process->pid, process->start))
-			continue;
-		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
-		lien_agent_event(agent, &event);
+		if (!lien_proc_runs(process->pid, process->start))
+			end_process(agent, process);
 	}
 }
 
@@ -481,7 +586,6 @@ static bool is_over(struct lien_agent *agent, const struct lien_process *process
 static void sweep(struct lien_agent *agent)
 {
 	struct lien_process *process;
-	struct lien_event event;
 	bool asked = false;
 	unsigned i;
 
@@ -493,16 +597,12 @@ static void sweep(struct lien_agent *agent)
 		agent->swept = process ? process->pid : 0;
 		if (!process)
 			break;
-		if (!is_over(agent, process, &asked)) {
+		if (!is_over(agent, process, &asked))
 			process->over = false;
-			continue;
-		}
-		if (!process->over) {
+		else if (!process->over)
 			process->over = true;
-			continue;
-		}
-		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
-		lien_agent_event(agent, &event);
+		else
+			end_process(agent, process);
 	}
 }
 
@@ -510,9 +610,9 @@ void lien_watch_tick(struct lien_agent *agent)
 {
 	struct lien_tracked *tracked;
 	struct lien_process *process;
-
 	uint64_t now = lien_now_ns();
 
+	follow_tick(agent);
 	sweep(agent);
 	agent->waking = agent->loaded = false;
 	for (process = lien_graph_first(agent->graph); process;

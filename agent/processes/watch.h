@@ -10,13 +10,13 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries);
 void lien_watch_resume(struct lien_agent *agent);
 /* Call this after the graph has applied an event about a process or a library. */
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event);
+/* Follows contexts again, once the graph has everything known of an earlier agent's processes. */
+void lien_watch_follow(struct lien_agent *agent);
 void lien_watch_tick(struct lien_agent *agent);
 /* Takes one step with one file that waits to be probed. */
 void lien_watch_turn(struct lien_agent *agent);
 /* Reads what the process has mapped by now, and looks for its control library. */
 void lien_watch_look(struct lien_agent *agent, struct lien_process *process);
 void lien_watch_process_end(void *agent, struct lien_process *process);
-/* Marks a process that has rewritten its code. */
-void lien_watch_rewritten(struct lien_agent *agent, const struct lien_process *process);
 
 #endif

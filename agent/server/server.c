@@ -30,7 +30,7 @@ struct lien_user {
 	bool in_turns;
 	struct lien_viewer viewer; /* of one of its clients */
 	unsigned clients;
-	unsigned answers;		 /* being made by copies of the agent (answers.h) */
+	unsigned answers;		 /* being made by copies of the agent (daemon/requests.h) */
 	size_t waiting_bytes;		 /* size of their output buffers */
 	TAILQ_HEAD(, lien_client) ready; /* clients that have sent a request */
 };
@@ -387,6 +387,8 @@ bool lien_server_has_requests(const struct lien_agent *agent)
 static bool next_request(struct lien_client *client, json_t **request)
 {
 	*request = client->postponed;
+	if (!*request || !client->until_quiet)
+		client->t_asked = lien_now_ns();
 	if (*request) {
 		client->postponed = NULL;
 		client->agent->server->postponed[client->until_quiet]--;
@@ -465,12 +467,6 @@ static void client_ready(struct lien_source *source, uint32_t events)
 		client_close(client);
 }
 
-static bool is_idle(const struct lien_client *client)
-{
-	return client->viewer.one_user && !client->queued && !client->postponed &&
-	       !client->waiting && !client->job && !client->recording && !client->out_length;
-}
-
 /* Somebody with many user ids could take all places. Closes the oldest idle connection of a user
  * who has the most. */
 static void make_room(struct lien_server *server)
@@ -478,7 +474,10 @@ static void make_room(struct lien_server *server)
 	struct lien_client *client, *most = NULL;
 
 	LIST_FOREACH (client, &server->clients, next)
-		if (is_idle(client) && (!most || client->user->clients >= most->user->clients))
+		if (client->viewer.one_user && !client->queued && !client->postponed &&
+			!client->waiting && !client->job && !client->recording &&
+			!client->out_length &&
+			(!most || client->user->clients >= most->user->clients))
 			most = client;
 	if (most)
 		client_close(most);
@@ -588,21 +587,21 @@ void lien_server_close_inherited(struct lien_agent *agent)
 		close(client->source.fd);
 }
 
-bool lien_server_recording(const struct lien_agent *agent)
+void lien_server_event(struct lien_agent *agent, const struct lien_event *event)
 {
-	return agent->server->recorders > 0;
-}
-
-void lien_server_event(
-	struct lien_agent *agent, const struct lien_event *event, const uint32_t *uid)
-{
+	const struct lien_process *process;
 	struct lien_client *client;
+	int64_t uid = -1;
 
 	if (!agent->server->recorders)
 		return;
+	process = lien_graph_process(agent->graph, event->pid);
+	if (process && process->start == event->start)
+		uid = process->uid;
+	else if (event->type == LIEN_EVENT_PROCESS)
+		uid = event->process.uid;
 	LIST_FOREACH (client, &agent->server->clients, next)
-		if (client->recording &&
-			(!client->viewer.one_user || (uid && *uid == client->viewer.uid)))
+		if (client->recording && (!client->viewer.one_user || client->viewer.uid == uid))
 			lien_reply_write(client, event, event->size);
 }
 
@@ -621,18 +620,6 @@ unsigned lien_server_waiting(const struct lien_agent *agent)
 	return count;
 }
 
-void lien_server_progress(
-	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of)
-{
-	struct lien_client *client;
-
-	LIST_FOREACH (client, &agent->server->clients, next)
-		if (waits_for_transaction(client))
-			lien_reply_send(
-				client, json_pack("{s:{s:s, s:i, s:i}}", "progress", "phase",
-						lien_phase_name(phase), "done", done, "of", of));
-}
-
 void lien_server_tell(struct lien_agent *agent, json_t *progress)
 {
 	struct lien_client *client;
@@ -641,6 +628,13 @@ void lien_server_tell(struct lien_agent *agent, json_t *progress)
 		if (progress && waits_for_transaction(client))
 			lien_reply_send(client, json_pack("{s:O}", "progress", progress));
 	json_decref(progress);
+}
+
+void lien_server_progress(
+	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of)
+{
+	lien_server_tell(agent, json_pack("{s:s, s:i, s:i}", "phase", lien_phase_name(phase),
+					"done", done, "of", of));
 }
 
 bool lien_server_cancel(struct lien_client *by)

@@ -19,10 +19,9 @@ int lien_server_start(
 void lien_server_stop(struct lien_agent *agent);
 /* In a copy of the agent: closes the sockets, which belong to the agent. */
 void lien_server_close_inherited(struct lien_agent *agent);
-bool lien_server_recording(const struct lien_agent *agent);
-/* uid of the event's process; NULL: not known, so only root gets the event. */
-void lien_server_event(
-	struct lien_agent *agent, const struct lien_event *event, const uint32_t *uid);
+/* Call this before the graph applies the event, which may end its process. If its process's user is
+ * not known, only root's clients get it. */
+void lien_server_event(struct lien_agent *agent, const struct lien_event *event);
 void lien_server_progress(
 	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of);
 /* The same, with another body of a progress line, which it takes over. */
@@ -48,7 +47,7 @@ void lien_server_resume_quiet(struct lien_agent *agent);
 void lien_server_tick(struct lien_agent *agent);
 /* Does a client have a request that can be handled? */
 bool lien_server_has_requests(const struct lien_agent *agent);
-/* The next request's mark (loop.h). There must be a request. */
+/* The next request's mark (daemon/run.c). There must be a request. */
 uint64_t *lien_server_mark(struct lien_agent *agent);
 /* Handles one request: users in turn, and the clients of a user in turn. */
 void lien_server_request(struct lien_agent *agent);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Communicators: what each holds, what it was used for, and which rank is behind. */
+/* Communicators: what each holds, what it was used for, which rank is behind; and those that NCCL's
+ * RAS names, which are not among the known ones. */
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,11 +52,6 @@ static int entry_by_comm(const void *a, const void *b)
 	return (x->comm > y->comm) - (x->comm < y->comm);
 }
 
-static bool same_group(const struct entry *a, const struct entry *b)
-{
-	return !memcmp(a->comm->id, b->comm->id, sizeof(a->comm->id));
-}
-
 static int entry_by_group(const void *a, const void *b)
 {
 	const struct entry *x = a, *y = b;
@@ -105,13 +101,6 @@ static void add_seen(struct entries *entries, struct lien_graph *graph,
 	}
 }
 
-static bool is_seen(struct lien_process *process, uint64_t address)
-{
-	struct lien_comm key = {.address = address};
-
-	return RB_FIND(lien_comm_tree, &process->comms, &key);
-}
-
 static void add_unseen(struct entries *entries, struct lien_graph *graph,
 	const struct lien_counted *counted, size_t count)
 {
@@ -120,9 +109,11 @@ static void add_unseen(struct entries *entries, struct lien_graph *graph,
 	size_t i;
 
 	for (i = 0; i < count; i++) {
+		struct lien_comm key = {.address = counted[i].comm.comm};
+
 		process = lien_graph_process(graph, counted[i].comm.pid);
 		if (!process || !lien_viewer_sees(entries->viewer, process) ||
-			is_seen(process, counted[i].comm.comm))
+			RB_FIND(lien_comm_tree, &process->comms, &key))
 			continue;
 		comm = &entries->unseen[entries->unseen_count++];
 		comm->address = counted[i].comm.comm;
@@ -322,13 +313,12 @@ static void add_behind(
 			furthest = calls_of(entry, kind);
 	for (entry = first; entry < end; entry++)
 		if (calls_of(entry, kind) < furthest)
-			json_array_append_new(
-				list, json_pack("{s:I, s:o, s:o, s:s, s:I}", "pid",
-					      (json_int_t)entry->process->pid, "address",
-					      lien_view_hex(entry->comm->address), "rank",
-					      known(entry->comm->rank), "call",
-					      call_name(LIEN_TRAFFIC_FIRST + kind), "calls",
-					      (json_int_t)(furthest - calls_of(entry, kind))));
+			lien_view_add(list, "{s:I, s:o, s:o, s:s, s:I}", "pid",
+				(json_int_t)entry->process->pid, "address",
+				lien_view_hex(entry->comm->address), "rank",
+				known(entry->comm->rank), "call",
+				call_name(LIEN_TRAFFIC_FIRST + kind), "calls",
+				(json_int_t)(furthest - calls_of(entry, kind)));
 }
 
 static json_t *view_group(
@@ -366,6 +356,96 @@ static json_t *view_group(
 		entries->counted ? json_integer(receives) : json_null());
 }
 
+/* --- processes that ran before they were watched -----------------------------------------------
+ */
+
+static bool has_nccl(const struct lien_process *process)
+{
+	struct lien_process *mutable = (struct lien_process *)process;
+	struct lien_library_map *map;
+
+	RB_FOREACH (map, lien_library_tree, &mutable->libraries)
+		if (!strncmp(map->file->text, "libnccl", strlen("libnccl")))
+			return true;
+	return false;
+}
+
+bool lien_comms_may_lack(const struct lien_process *process)
+{
+	struct lien_process *mutable = (struct lien_process *)process;
+	struct lien_comm *comm;
+
+	if (!process->cuda)
+		return false;
+	RB_FOREACH (comm, lien_comm_tree, &mutable->comms)
+		if (!comm->made_by)
+			return true;
+	return process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_NCCL) &&
+	       has_nccl(process);
+}
+
+static json_t *view_unmatched(const struct lien_ras_report *report)
+{
+	json_t *list = json_array();
+	unsigned i;
+
+	for (i = 0; report && i < report->rows; i++) {
+		const struct lien_ras_row *row = &report->row[i];
+
+		if (!row->address)
+			lien_view_add(list, "{s:o, s:o, s:o, s:o, s:o}", "group",
+				json_sprintf("%016" PRIx64, row->hash), "hash",
+				lien_view_hex(row->hash), "rank", known(row->rank), "nranks",
+				known(row->nranks), "device", known(row->device));
+	}
+	return list;
+}
+
+/* Has the process used a communicator, since it was watched, that has no known group? */
+static bool has_unnamed(struct lien_process *process)
+{
+	struct lien_comm *comm;
+
+	RB_FOREACH (comm, lien_comm_tree, &process->comms)
+		if (lien_comm_unnamed(comm))
+			return true;
+	return false;
+}
+
+static json_t *view_late_process(
+	struct lien_process *process, const struct lien_view_ras *ras, uint64_t now_ns)
+{
+	const struct lien_ras_report *report =
+		ras && ras->of ? ras->of(ras->context, process) : NULL;
+	const char *state = !report ? "not asked" : report->problem[0] ? "silent" : "answered";
+	json_t *unmatched = view_unmatched(report);
+	size_t lacking = json_array_size(unmatched);
+	bool names = report && (report->rows || !report->problem[0]);
+
+	return json_pack("{s:I, s:s, s:s, s:s?, s:s?, s:o, s:o, s:o, s:o, s:o, s:b}", "pid",
+		(json_int_t)process->pid, "command", process->command, "ras", state, "problem",
+		report && report->problem[0] ? report->problem : NULL, "version",
+		report && report->version[0] ? report->version : NULL, "age_ms",
+		report ? json_real(now_ns > report->t_asked ? (now_ns - report->t_asked) / 1e6 : 0)
+		       : json_null(),
+		"job", names ? json_integer(report->job) : json_null(), "named",
+		names ? json_integer(report->rows) : json_null(), "matched",
+		names ? json_integer(report->rows - lacking) : json_null(), "unmatched", unmatched,
+		"others", !report || !report->whole || (has_unnamed(process) && !lacking));
+}
+
+static json_t *view_late(struct lien_graph *graph, const struct lien_viewer *viewer,
+	const struct lien_view_ras *ras, uint64_t now_ns)
+{
+	struct lien_process *process;
+	json_t *list = json_array();
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if (lien_viewer_sees(viewer, process) && lien_comms_may_lack(process))
+			json_array_append_new(list, view_late_process(process, ras, now_ns));
+	return list;
+}
+
 json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *viewer,
 	struct lien_counted *counted, size_t count, const struct lien_view_ras *ras,
 	uint64_t now_ns)
@@ -380,14 +460,16 @@ json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *view
 	comms = json_array();
 	last = entries.entry + entries.count;
 	for (entry = entries.entry; entry < last; entry = end) {
-		for (end = entry + 1; end < last && same_group(entry, end); end++)
+		for (end = entry + 1; end < last && !memcmp(entry->comm->id, end->comm->id,
+							    sizeof(end->comm->id));
+			end++)
 			;
 		json_array_append_new(groups, view_group(&entries, entry, end));
 	}
 	for (entry = entries.entry; entry < last; entry++)
 		json_array_append_new(comms, view_comm(&entries, entry));
 	view = json_pack("{s:o, s:o, s:o, s:b}", "groups", groups, "communicators", comms, "late",
-		lien_view_late(graph, viewer, ras, now_ns), "pending", ras && ras->pending);
+		view_late(graph, viewer, ras, now_ns), "pending", ras && ras->pending);
 out:
 	free(entries.entry);
 	free(entries.unseen);

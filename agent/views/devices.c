@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/views/views.h"
+#include "agent/views/internal.h"
 
 /* Devices of a process, by ordinal; the last place is for memory whose device is not known. */
 #define PLACES	(LIEN_ORDINALS_MAX + 1)
@@ -179,9 +179,8 @@ static json_t *view_all(struct gpus *gpus, const struct lien_viewer *viewer, boo
 		json_array_append_new(list, view_gpu(&gpus->gpu[i]));
 	}
 	if (json_array_size(gpus->unidentified))
-		json_array_append_new(list,
-			json_pack("{s:n, s:n, s:n, s:n, s:n, s:O}", "uuid", "index", "total_bytes",
-				"used_bytes", "free_bytes", "processes", gpus->unidentified));
+		lien_view_add(list, "{s:n, s:n, s:n, s:n, s:n, s:O}", "uuid", "index",
+			"total_bytes", "used_bytes", "free_bytes", "processes", gpus->unidentified);
 	return list;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/views/dispatch.h"
+/* The requests that a graph answers: one table, for the agent and for a recording. */
+#include "agent/views/views.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -48,12 +49,6 @@ static bool sees(const struct lien_view_source *source, uint32_t pid)
 	return process && lien_viewer_sees(source->viewer, process);
 }
 
-/* Returns the age of NVML's figures; null: NVML is not there. */
-static json_t *view_nvml(const struct lien_node *node)
-{
-	return node && node->nvml ? json_pack("{s:f}", "age_ms", node->age_ms) : json_null();
-}
-
 /* Takes the answer, which may be NULL, and adds the devices. */
 static json_t *with_gpus(const struct view *view, json_t *answer, bool explained)
 {
@@ -62,7 +57,10 @@ static json_t *with_gpus(const struct view *view, json_t *answer, bool explained
 	if (answer) {
 		json_object_set_new(answer, "gpus",
 			lien_view_gpus(source->graph, source->viewer, source->node, explained));
-		json_object_set_new(answer, "nvml", view_nvml(source->node));
+		json_object_set_new(answer, "nvml",
+			source->node && source->node->nvml
+				? json_pack("{s:f}", "age_ms", source->node->age_ms)
+				: json_null());
 	}
 	return answer;
 }
@@ -70,16 +68,14 @@ static json_t *with_gpus(const struct view *view, json_t *answer, bool explained
 static json_t *ps(const struct view *view)
 {
 	const struct lien_view_source *source = view->source;
-	bool fresh, pending = false;
 	json_t *answer;
+	bool fresh;
 
 	if (!read_flag(view, "fresh", &fresh))
 		return NULL;
-	if (fresh && source->refresh)
-		pending = source->refresh(source->context, true, false);
 	answer = lien_view_ps(source->graph, source->viewer);
 	if (answer)
-		json_object_set_new(answer, "pending", json_boolean(pending));
+		json_object_set_new(answer, "pending", json_boolean(source->pending));
 	return with_gpus(view, answer, false);
 }
 
@@ -115,8 +111,8 @@ static json_t *mem(const struct view *view)
 	const struct lien_view_source *source = view->source;
 	const json_t *pid = json_object_get(view->request, "pid");
 	const json_t *name = json_object_get(view->request, "by");
-	bool explained, pending = false;
-	enum lien_mem_by by = LIEN_MEM_BY_OWNER;
+	bool explained;
+	enum lien_mem_by by = LIEN_MEM_BY_KIND;
 	json_t *answer;
 
 	if (name && (!json_is_string(name) || lien_mem_by_parse(json_string_value(name), &by)))
@@ -126,12 +122,8 @@ static json_t *mem(const struct view *view)
 	if (pid && (!json_is_integer(pid) || json_integer_value(pid) < 1 ||
 			   json_integer_value(pid) > UINT32_MAX))
 		return refuse(view, "pid must be a process id");
-	if (source->refresh)
-		pending = source->refresh(
-			source->context, explained, name && by == LIEN_MEM_BY_CALLSITE);
-	answer = name ? lien_view_mem_by(source->graph, source->viewer, by, json_integer_value(pid),
-				source->node)
-		      : lien_view_mem(source->graph, source->viewer, json_integer_value(pid));
+	answer = lien_view_mem(
+		source->graph, source->viewer, by, json_integer_value(pid), source->node);
 	if (pid && !json_array_size(json_object_get(answer, "rows")) &&
 		!sees(source, json_integer_value(pid))) {
 		json_decref(answer);
@@ -139,11 +131,8 @@ static json_t *mem(const struct view *view)
 	}
 	if (answer && source->recorded)
 		forget_frees(answer);
-	if (answer) {
-		json_object_set_new(answer, "unread",
-			lien_view_unread(source->graph, source->viewer, json_integer_value(pid)));
-		json_object_set_new(answer, "pending", json_boolean(pending));
-	}
+	if (answer)
+		json_object_set_new(answer, "pending", json_boolean(source->pending));
 	return with_gpus(view, answer, explained);
 }
 
@@ -151,14 +140,7 @@ static json_t *comms(const struct view *view)
 {
 	const struct lien_view_source *source = view->source;
 
-	return source->comms ? source->comms(source->context, source->viewer)
-			     : lien_view_comms(source->graph, source->viewer, NULL, 0, NULL,
-				       source->now_ns);
-}
-
-static struct lien_view_files open_files(const struct lien_view_source *source)
-{
-	return source->files ? source->files(source->context) : (struct lien_view_files){0};
+	return lien_view_comms(source->graph, source->viewer, NULL, 0, NULL, source->now_ns);
 }
 
 static json_t *holders(const struct view *view)
@@ -166,7 +148,6 @@ static json_t *holders(const struct view *view)
 	const struct lien_view_source *source = view->source;
 	const char *text = json_string_value(json_object_get(view->request, "address"));
 	const json_t *pid = json_object_get(view->request, "pid");
-	struct lien_view_files files;
 	json_t *answer, *allocation;
 	char *end = NULL;
 	uint64_t address;
@@ -177,9 +158,8 @@ static json_t *holders(const struct view *view)
 			"`holders` needs pid, a number, and address, a string such as \"0x7f00\"");
 	if (!sees(source, json_integer_value(pid)))
 		return unknown_process(view, json_integer_value(pid));
-	files = open_files(source);
 	answer = lien_view_holders(source->graph, source->viewer, json_integer_value(pid), address,
-		&files, view->error, view->error_size);
+		&source->files, view->error, view->error_size);
 	allocation = json_object_get(answer, "allocation");
 	if (source->recorded && json_is_true(json_object_get(allocation, "movable")))
 		json_object_set_new(allocation, "movable", json_null());
@@ -189,23 +169,14 @@ static json_t *holders(const struct view *view)
 /* Without information on a communicator's last call, or on open files, neither is judged. */
 static json_t *check(const struct view *view)
 {
-	const struct lien_view_source *source = view->source;
 	const json_t *idle = json_object_get(view->request, "idle_minutes");
-	struct lien_findings_input input = {.viewer = source->viewer,
-		.now_ns = source->now_ns,
-		.idle_ns = IDLE_MINUTES * 60000000000ull,
-		.traffic = source->traffic,
-		.context = source->context};
-	json_t *answer;
+	const json_int_t minutes = idle ? json_integer_value(idle) : IDLE_MINUTES;
+	struct lien_view_source source = *view->source;
 
-	if (idle && (!json_is_integer(idle) || json_integer_value(idle) < 0 ||
-			    json_integer_value(idle) > IDLE_MINUTES_MAX))
+	if ((idle && !json_is_integer(idle)) || minutes < 0 || minutes > IDLE_MINUTES_MAX)
 		return refuse(view, "idle_minutes must be between 0 and 525600");
-	if (idle)
-		input.idle_ns = json_integer_value(idle) * 60000000000ull;
-	input.files = open_files(source);
-	answer = lien_findings(source->graph, &input);
-	return answer;
+	source.idle_ns = minutes * 60000000000ull;
+	return lien_findings(&source);
 }
 
 static const struct {

@@ -7,7 +7,6 @@
 
 #include "agent/graph/event_check.h"
 #include "agent/views/internal.h"
-#include "agent/views/mem_by.h"
 
 const struct lien_uuid *lien_allocation_gpu(const struct lien_allocation *allocation)
 {
@@ -18,56 +17,6 @@ const struct lien_uuid *lien_allocation_gpu(const struct lien_allocation *alloca
 	return ordinals && ordinal >= 0 && (unsigned)ordinal < ordinals->count
 		       ? &ordinals->uuid[ordinal]
 		       : NULL;
-}
-
-static void device_key(const struct lien_allocation *allocation, struct lien_mem_key *key)
-{
-	const struct lien_uuid *uuid = lien_allocation_gpu(allocation);
-
-	if (!lien_allocation_on_device(allocation))
-		return;
-	key->identified = uuid != NULL;
-	if (uuid) {
-		memcpy(key->id, uuid->bytes, sizeof(key->id));
-	} else {
-		key->id[0] = (uint64_t)allocation->owner_pid << 32 |
-			     (uint32_t)allocation->prop.location_id;
-		key->id[1] = allocation->owner_start;
-	}
-}
-
-struct lien_mem_key lien_mem_key(
-	enum lien_mem_by by, const struct lien_allocation *allocation, const char *kind)
-{
-	struct lien_mem_key key = {.kind = kind};
-	bool inferred;
-
-	switch (by) {
-	case LIEN_MEM_BY_OWNER:
-		key.id[0] = allocation->site ? (uintptr_t)allocation->site->library : 0;
-		lien_allocation_attributed(allocation, &inferred);
-		key.id[1] = inferred;
-		break;
-	case LIEN_MEM_BY_RANK:
-		key.id[0] = allocation->owner_pid;
-		key.id[1] = allocation->owner_start;
-		break;
-	case LIEN_MEM_BY_COMM:
-		key.id[0] = allocation->comm;
-		key.id[1] = allocation->comm ? allocation->owner_pid : 0;
-		break;
-	case LIEN_MEM_BY_DEVICE:
-		device_key(allocation, &key);
-		break;
-	case LIEN_MEM_BY_CALLSITE:
-		key.id[0] = (uintptr_t)allocation->site;
-		break;
-	case LIEN_MEM_BY_TAG:
-		key.id[0] = (uintptr_t)lien_allocation_tag(allocation);
-		key.id[1] = lien_allocation_tag_known(allocation);
-		break;
-	}
-	return key;
 }
 
 static int print_rank(char **text, const struct lien_comm *comm)
@@ -170,32 +119,18 @@ char *lien_view_site(const struct lien_site *site)
 	return n < 0 ? NULL : text;
 }
 
-static int print_library(char **text, const struct lien_allocation *sample)
-{
-	bool inferred;
-	const char *library = lien_allocation_attributed(sample, &inferred);
-
-	return asprintf(text, "%s%s", library, inferred ? ", probably" : "");
-}
-
-static int print_tag(char **text, const struct lien_allocation *sample)
-{
-	const char *tag = lien_allocation_tag(sample);
-
-	if (tag)
-		return asprintf(text, "%s", tag);
-	return asprintf(text, "%s", lien_allocation_tag_known(sample) ? "no tag" : "tag not known");
-}
-
 char *lien_mem_words(enum lien_mem_by by, const struct lien_allocation *sample,
 	struct lien_process *process, const struct lien_node *node)
 {
+	const char *owner, *tag = lien_allocation_tag(sample);
 	char *text = NULL;
+	bool inferred;
 	int n = 0;
 
 	switch (by) {
 	case LIEN_MEM_BY_OWNER:
-		n = print_library(&text, sample);
+		owner = lien_allocation_attributed(sample, &inferred);
+		n = asprintf(&text, "%s%s", owner, inferred ? ", probably" : "");
 		break;
 	case LIEN_MEM_BY_CALLSITE:
 		return lien_view_site(sample->site);
@@ -208,9 +143,10 @@ char *lien_mem_words(enum lien_mem_by by, const struct lien_allocation *sample,
 	case LIEN_MEM_BY_DEVICE:
 		n = print_device(&text, sample, node);
 		break;
-	case LIEN_MEM_BY_TAG:
-		n = print_tag(&text, sample);
-		break;
+	default:
+		if (!tag)
+			tag = lien_allocation_tag_known(sample) ? "no tag" : "tag not known";
+		n = asprintf(&text, "%s", tag);
 	}
 	return n < 0 ? NULL : text;
 }

@@ -25,10 +25,26 @@ struct lien_view_files {
 };
 
 json_t *lien_view_ps(struct lien_graph *graph, const struct lien_viewer *viewer);
+
+/* Memory by one aspect of it, the largest part first. */
+enum lien_mem_by {
+	LIEN_MEM_BY_OWNER,
+	LIEN_MEM_BY_RANK,
+	LIEN_MEM_BY_COMM,
+	LIEN_MEM_BY_DEVICE,
+	LIEN_MEM_BY_CALLSITE,
+	LIEN_MEM_BY_TAG,
+	/* Without an aspect: by process, owner, kind and tag; the second is
+	   lien_view_mem_devices()'s. */
+	LIEN_MEM_BY_KIND,
+	LIEN_MEM_BY_KIND_AND_DEVICE,
+};
+
+/* Parses "owner", "rank", ...; -1: none of these. */
+int lien_mem_by_parse(const char *name, enum lien_mem_by *by);
 /* Counts the memory that one process owns or imports, or that of all when pid is 0. */
-json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid);
-/* A part of mem: the processes whose memory must be read first. */
-json_t *lien_view_unread(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid);
+json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer,
+	enum lien_mem_by by, uint32_t pid, const struct lien_node *node);
 /*
  * Parts of metrics: `mem`'s rows by device too; and the device memory of the whole node by GPU,
  * whoever asks.
@@ -54,9 +70,6 @@ int lien_counted_cmp(const void *a, const void *b);
 json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *viewer,
 	struct lien_counted *counted, size_t count, const struct lien_view_ras *ras,
 	uint64_t now_ns);
-/* A part of comms: processes that may have more communicators than the known ones. */
-json_t *lien_view_late(struct lien_graph *graph, const struct lien_viewer *viewer,
-	const struct lien_view_ras *ras, uint64_t now_ns);
 /*
  * Also returns NULL when there is no such process or address: `error` then says which, else it is
  * "".
@@ -64,28 +77,37 @@ json_t *lien_view_late(struct lien_graph *graph, const struct lien_viewer *viewe
 json_t *lien_view_holders(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid,
 	uint64_t address, const struct lien_view_files *files, char *error, size_t error_size);
 
-/* The same memory by one aspect of it, the largest part first. */
-enum lien_mem_by {
-	LIEN_MEM_BY_OWNER,
-	LIEN_MEM_BY_RANK,
-	LIEN_MEM_BY_COMM,
-	LIEN_MEM_BY_DEVICE,
-	LIEN_MEM_BY_CALLSITE,
-	LIEN_MEM_BY_TAG,
-};
-
-/* Parses "owner", "rank", ...; -1: none of these. */
-int lien_mem_by_parse(const char *name, enum lien_mem_by *by);
-/* Counts the memory of one process, or of all when pid is 0. */
-json_t *lien_view_mem_by(struct lien_graph *graph, const struct lien_viewer *viewer,
-	enum lien_mem_by by, uint32_t pid, const struct lien_node *node);
-
 /*
  * Lists the devices by UUID and the processes that may use them; with `explained` also what these
  * use.
  */
 json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_viewer *viewer,
 	const struct lien_node *node, bool explained);
+
+/* A graph, its viewer, and what else is known: for the answers that come from one table. */
+struct lien_view_source {
+	struct lien_graph *graph;
+	const struct lien_viewer *viewer; /* NULL: sees everything */
+	const struct lien_node *node;
+	/* it is not known what an offload would do, or which processes take orders */
+	bool recorded;
+	bool pending; /* an answer about devices or call sites is outstanding */
+	struct lien_view_files files;
+	/* Returns a process's use of a communicator; false: none. NULL: not known for any. */
+	bool (*traffic)(
+		void *context, uint32_t pid, uint64_t comm, struct lien_probe_traffic *traffic);
+	void *context;
+	uint64_t now_ns;  /* CLOCK_MONOTONIC */
+	uint64_t idle_ns; /* a communicator counts as idle after that long without a call */
+};
+
+/* Is this a request that a graph answers: `ps`, `mem`, `comms`, `graph`, `holders`, `check`? */
+bool lien_view_has(const char *op);
+/* NULL: `error` says why; "": out of memory. */
+json_t *lien_view_dispatch(const struct lien_view_source *source, const json_t *request,
+	char *error, size_t error_size);
+/* Oddities in the memory of this node: `check`. */
+json_t *lien_findings(const struct lien_view_source *source);
 
 /* Shows what an offload would do. */
 json_t *lien_view_plan(const struct lien_plan *plan);
@@ -102,10 +124,8 @@ json_t *lien_view_shortfalls(struct lien_graph *graph, const struct lien_viewer 
 char *lien_view_site(const struct lien_site *site);
 /* Returns the kind of host memory; NULL for any other memory. Each kind has one address. */
 const char *lien_host_kind(const struct lien_allocation *allocation);
-extern const char lien_kind_imported_host[];
 /* Host memory that lien itself has pinned for offloaded memory; it has no row. */
 #define LIEN_ARENA_LIBRARY "lien-control"
 bool lien_is_arena(const struct lien_allocation *allocation);
-json_t *lien_view_left(const struct lien_left *left, unsigned count);
 
 #endif

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "agent/views/findings.h"
 #include "agent/graph/graph.h"
 #include "agent/plan/plan.h"
 #include "agent/views/views.h"
@@ -131,7 +130,7 @@ static void plan(void)
 static void do_step(enum step step, unsigned n)
 {
 	static const struct lien_view_files files;
-	const struct lien_findings_input input = {.files = files, .now_ns = now};
+	const struct lien_view_source input = {.graph = graph, .files = files, .now_ns = now};
 	struct lien_event event;
 	char error[200];
 
@@ -146,10 +145,10 @@ static void do_step(enum step step, unsigned n)
 		json_decref(lien_view_holders(graph, NULL, PID, VA, &files, error, sizeof(error)));
 		break;
 	case MEM:
-		json_decref(lien_view_mem(graph, NULL, 0));
+		json_decref(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 		break;
 	case CHECK:
-		json_decref(lien_findings(graph, &input));
+		json_decref(lien_findings(&input));
 		break;
 	case UNMAP:
 		unmap_all(n / 2);

@@ -18,11 +18,10 @@ FUZZ_FLAGS	:= -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=u
 	-fno-omit-frame-pointer
 # What serves connections and takes orders and answers; the rest of the agent is fake_agent.c.
 FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(LIBRARIES) $(addprefix agent/, \
-	core/agent.c core/counted.c server/server.c server/address.c link/link.c \
+	core/agent.c server/server.c server/address.c link/link.c \
 	$(addprefix orders/, connect.c offload.c orders.c prepare.c restore.c) \
 	join/attach.c join/detach.c join/job.c join/join.c join/walks.c \
-	daemon/comms.c daemon/coordinate.c daemon/metrics.c daemon/own.c daemon/requests.c daemon/select.c daemon/status.c \
-	daemon/together.c quiesce/elsewhere.c)
+	daemon/move.c daemon/requests.c daemon/select.c daemon/status.c quiesce/elsewhere.c)
 
 FUZZ_SRCS_fuzz_client	 := $(FUZZ_AGENT)
 FUZZ_SRCS_fuzz_replies	 := $(FUZZ_AGENT)

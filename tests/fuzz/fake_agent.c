@@ -11,25 +11,24 @@
 #include <unistd.h>
 
 #include "agent/core/proc.h"
-#include "agent/daemon/loop.h"
+#include "agent/daemon/daemon.h"
+#include "agent/daemon/move.h"
 #include "agent/daemon/requests.h"
-#include "agent/daemon/together.h"
 #include "agent/nodes/outcomes.h"
 #include "agent/join/job.h"
 #include "agent/join/join.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
-#include "agent/daemon/answers.h"
 #include "agent/quiesce/by_comm.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/quiesce.h"
 #include "agent/core/node.h"
 #include "agent/core/open_files.h"
-#include "agent/daemon/others.h"
 #include "agent/processes/probing.h"
 #include "agent/processes/sites.h"
 #include "agent/core/worker.h"
+#include "loader/probes/uprobe_close.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/gate.h"
 #include "loader/inject/inject.h"
@@ -37,6 +36,7 @@
 
 uint64_t fake_now;
 static struct fake_agent *started_agent;
+static struct lien_daemon of_daemon;
 
 /* --- what the agent has besides -----------------------------------------------------------------
  */
@@ -63,14 +63,6 @@ uint64_t lien_now_ns(void)
 	return fake_now += 1000;
 }
 
-/* There are no copies of a fuzzer. */
-bool lien_answer_start(struct lien_client *client, json_t *request,
-	void (*handle)(struct lien_client *client, json_t *request))
-{
-	(void)client, (void)request, (void)handle;
-	return false;
-}
-
 void lien_turn_part(struct lien_agent *agent, const char *kind, const char *name)
 {
 	(void)agent, (void)kind, (void)name;
@@ -81,9 +73,21 @@ bool lien_making_busy(void)
 	return fake_now % 11 == 0;
 }
 
+/* There are no copies of a fuzzer: its graph is small. */
+void lien_uprobe_close_inherited(void)
+{
+	abort();
+}
+
 uint64_t lien_proc_start(uint32_t pid)
 {
 	return process(pid)->start;
+}
+
+void lien_proc_command(uint32_t pid, char *command, size_t size)
+{
+	(void)pid, (void)size;
+	command[0] = '\0';
 }
 
 bool lien_proc_runs(uint32_t pid, uint64_t start)
@@ -448,12 +452,6 @@ json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_view
 	return json_pack("{s:[], s:[]}", "users", "processes");
 }
 
-json_t *lien_others_view(struct lien_agent *agent)
-{
-	(void)agent;
-	return json_array();
-}
-
 int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	struct lien_inject_result *result, char *why, size_t size)
 {
@@ -567,8 +565,8 @@ static void on_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	if (!lien_event_valid(event))
 		abort(); /* the agent tells itself no nonsense, whatever it was told */
+	lien_server_event(agent, event);
 	(void)!lien_graph_apply(agent->graph, event);
-	lien_server_event(agent, event, NULL);
 	lien_walks_event(agent, event);
 }
 
@@ -612,6 +610,8 @@ void fake_agent_start(struct fake_agent *fake)
 	fake->pid[0] = getpid();
 	fake->pid[1] = idle_child();
 	agent->above = &above;
+	agent->daemon = &of_daemon;
+	(void)!lien_others_start(agent); /* there is no worker: none is ever found */
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	agent->control = -1;
 	agent->token_base = 1ull << 40;

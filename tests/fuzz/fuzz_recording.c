@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "agent/graph/event_check.h"
-#include "agent/views/findings.h"
 #include "agent/journal/journal.h"
 #include "agent/journal/recording.h"
 #include "agent/views/views.h"
@@ -102,20 +101,20 @@ static void look_at_process(struct lien_graph *graph, struct lien_process *proce
 
 static void look_at_all(struct lien_graph *graph)
 {
-	const struct lien_findings_input input = {.now_ns = 1, .traffic = traffic};
+	const struct lien_view_source input = {.graph = graph, .now_ns = 1, .traffic = traffic};
 	const struct lien_node node = {0};
 	struct lien_process *process;
 	unsigned by;
 
 	look(lien_view_ps(graph, NULL));
-	look(lien_view_mem(graph, NULL, 0));
+	look(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	look(lien_view_dead(graph, NULL));
 	look(lien_view_graph(graph, NULL));
 	look(lien_view_comms(graph, NULL, NULL, 0, NULL, 1));
 	look(lien_view_gpus(graph, NULL, &node, true));
-	look(lien_findings(graph, &input));
+	look(lien_findings(&input));
 	for (by = LIEN_MEM_BY_OWNER; by <= LIEN_MEM_BY_CALLSITE; by++)
-		look(lien_view_mem_by(graph, NULL, by, 0, &node));
+		look(lien_view_mem(graph, NULL, by, 0, &node));
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 		look_at_process(graph, process);
 }

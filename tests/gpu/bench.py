@@ -149,7 +149,7 @@ def time_job(job, communicators: int, allreduces: int) -> dict:
 
 
 def settle(lien, jobs: dict) -> None:
-    """Contexts are followed in a process that has been met only just (agent/processes/contexts.c)."""
+    """Contexts are followed in a process that has been met only just (agent/processes/watch.c)."""
     for job in jobs.values():
         job.ask("time-allreduce 500", 60)
     pids = {pid for job in jobs.values() for pid in job.pids}

@@ -10,7 +10,7 @@ from shapes import allocations, shapes
 MIB = 1 << 20
 PIECE = 2 * MIB
 
-ENOUGH = 1000  # agent/processes/contexts.c
+ENOUGH = 1000  # agent/processes/watch.c
 
 
 def followed(session):
@@ -68,7 +68,7 @@ def test_another_context_after_a_long_time():
         driver("alloc", 3 * MIB)
         settle(driver, context)
         driver("alloc", 4 * MIB)
-        stays("it is followed", lambda: driver.pid in followed(session), 1.5)  # agent/processes/contexts.c looks each second
+        stays("it is followed", lambda: driver.pid in followed(session), 1.5)  # agent/processes/watch.c looks each second
         equal(devices(session, driver),
               [(MIB, None), (2 * MIB, 1), (3 * MIB, 0), (4 * MIB, 1)], "size and device")
         driver("ctx-destroy", context)

@@ -18,7 +18,7 @@ from lien_test import (
     LIEN, MIB, SOFTNCCL, came, case, check, children_of, equal, main, program, wait_for)
 from users import ALICE, BOB, Shared, impostor, with_memory
 
-MOST_RECORDS = 16384 + 4096  # agent/daemon/ring.c
+MOST_RECORDS = 16384 + 4096  # agent/daemon/run.c
 
 # Sends so many requests at once, as another user, and says when there is an answer, and how many.
 FLOOD = """

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* lien_findings(): each kind is found where it is, and not where it is not. */
 #include "events.h"
+#include "agent/views/views.h"
 
-#include "agent/views/findings.h"
-
-static struct lien_findings_input input;
+static struct lien_view_source input;
 static json_t *answer;
 
 static int begin(void **state)
@@ -28,7 +27,8 @@ static const json_t *find(const char *kind, uint32_t pid)
 	size_t i;
 
 	json_decref(answer);
-	answer = lien_findings(graph, &input);
+	input.graph = graph;
+	answer = lien_findings(&input);
 	list = json_object_get(answer, "findings");
 	assert_true(json_is_array(list));
 	json_array_foreach (list, i, entry)

@@ -7,7 +7,6 @@
  * LIEN_SEED repeats a run, LIEN_SEQUENCES sets how many.
  */
 
-#include "agent/views/findings.h"
 #include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
 #include "agent/views/views.h"
@@ -100,7 +99,7 @@ static int copies(void *context, const struct lien_event *event)
 /* Every answer can be made. */
 static void look(struct lien_graph *graph)
 {
-	struct lien_findings_input input = {.now_ns = 1000000000, .idle_ns = 1};
+	struct lien_view_source input = {.graph = graph, .now_ns = 1000000000, .idle_ns = 1};
 	struct lien_view_files files = {.known = true};
 	struct lien_selection selection = {0};
 	struct lien_graph *copy;
@@ -108,9 +107,9 @@ static void look(struct lien_graph *graph)
 	char error[600];
 
 	json_decref(lien_view_ps(graph, NULL));
-	json_decref(lien_view_mem(graph, NULL, 0));
+	json_decref(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	json_decref(lien_view_graph(graph, NULL));
-	json_decref(lien_findings(graph, &input));
+	json_decref(lien_findings(&input));
 	json_decref(lien_view_holders(
 		graph, NULL, 1 + below(PIDS), value(), &files, error, sizeof(error)));
 	if (!lien_plan_offload(graph, &selection, &plan, error, sizeof(error))) {

@@ -297,7 +297,7 @@ static void test_views(void **state)
 	see(lien_view_ps(graph, NULL));
 	INTEGER(PIECE, "processes[0].nccl_bytes");
 	INTEGER(PIECE, "processes[0].nccl_inferred_bytes");
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	LENGTH(3, "rows");
 	STRING("nccl", "rows[0].owner");
 	assert_true(json_is_true(at("rows[0].owner_inferred")));
@@ -306,7 +306,7 @@ static void test_views(void **state)
 	assert_false(json_is_true(at("rows[1].owner_inferred")));
 	STRING("imported", "rows[2].kind");
 	assert_true(json_is_true(at("rows[2].owner_inferred")));
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
 	LENGTH(2, "rows");
 	STRING("nccl, probably", "rows[0].key");
 	STRING("unknown", "rows[1].key");

@@ -9,7 +9,6 @@
 #include <jansson.h>
 
 #include "agent/reread/adoption.h"
-#include "agent/views/findings.h"
 #include "agent/plan/plan.h"
 #include "agent/transaction/transaction.h"
 #include "agent/reread/reread.h"
@@ -524,14 +523,14 @@ static void ask_ps_of_other(unsigned n)
 
 	(void)n;
 	json_decref(lien_view_ps(graph, &other));
-	json_decref(lien_view_mem(graph, &other, 0));
+	json_decref(lien_view_mem(graph, &other, LIEN_MEM_BY_KIND, 0, NULL));
 	json_decref(lien_view_graph(graph, &other));
 }
 
 static void ask_mem(unsigned n)
 {
 	(void)n;
-	json_decref(lien_view_mem(graph, NULL, 0));
+	json_decref(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 }
 
 static void ask_mem_by(unsigned n)
@@ -540,7 +539,7 @@ static void ask_mem_by(unsigned n)
 
 	(void)n;
 	for (by = LIEN_MEM_BY_OWNER; by <= LIEN_MEM_BY_CALLSITE; by++)
-		json_decref(lien_view_mem_by(graph, NULL, by, 0, NULL));
+		json_decref(lien_view_mem(graph, NULL, by, 0, NULL));
 }
 
 static void ask_graph(unsigned n)
@@ -566,11 +565,11 @@ static void ask_holders(unsigned n)
 
 static void ask_check(unsigned n)
 {
-	const struct lien_findings_input input = {
-		.now_ns = now, .files = {files, files_count, true}};
+	const struct lien_view_source input = {
+		.graph = graph, .now_ns = now, .files = {files, files_count, true}};
 
 	(void)n;
-	json_decref(lien_findings(graph, &input));
+	json_decref(lien_findings(&input));
 }
 
 static int nothing(void *context, const struct lien_event *event)

@@ -190,7 +190,7 @@ static void test_tags(void **state)
 	tell.flags = LIEN_EVENT_FOUND;
 	tagged(1, 15, NULL);
 	tell.flags = 0;
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_TAG, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_TAG, 0, NULL));
 	LENGTH(4, "rows");
 	STRING("tag not known", "rows[0].key");
 	INTEGER(29 * PIECE, "rows[0].bytes");
@@ -198,7 +198,7 @@ static void test_tags(void **state)
 	INTEGER(21 * PIECE, "rows[1].bytes");
 	STRING("no tag", "rows[2].key");
 	STRING("b", "rows[3].key");
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	LENGTH(4, "rows");
 	assert_true(json_is_null(at("rows[0].tag")));
 	INTEGER(42 * PIECE, "rows[0].bytes");
@@ -210,13 +210,14 @@ static void test_tags(void **state)
 static void test_mem(void **state)
 {
 	(void)state;
-	see(lien_view_mem(graph, NULL, 0));
-	assert_members(view, "rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i left:a");
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
+	assert_members(
+		view, "rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i left:a unread:a");
 	LENGTH(0, "rows");
 	LENGTH(0, "left");
 	INTEGER(0, "bytes");
 	two_ranks();
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	LENGTH(5, "rows");
 	expect_row(0, 1, "nccl", "exported", 1, 1, PIECE, PIECE, 0);
 	expect_row(1, 1, "nccl", "local", 1, 1, PIECE, PIECE, 0);
@@ -242,7 +243,7 @@ static void test_mem_offloaded(void **state)
 	park(2, VA + 2 * PIECE, PIECE);
 	control_release(2, 21);
 	control_detach(1, VA, PIECE, 10, 1);
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	expect_row(0, 1, "nccl", "exported", 1, 1, 0, 0, PIECE);
 	expect_row(2, 2, "nccl", "imported", 1, 2, 0, 0, PIECE);
 	INTEGER(2 * PIECE + 1000, "bytes");
@@ -255,7 +256,7 @@ static void test_mem_dead_owner(void **state)
 	(void)state;
 	two_ranks();
 	ended(1);
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	LENGTH(4, "rows");
 	expect_row(0, 1, "nccl", "dead", 1, 0, PIECE, 0, 0);
 	expect_row(1, 2, "nccl", "imported", 1, 2, PIECE, 0, 0);
@@ -283,7 +284,7 @@ static void test_unmatched_import(void **state)
 	assert_true(json_is_null(at("allocations[0].pid")));
 	assert_true(json_is_null(at("allocations[0].device")));
 	assert_string_not_equal(json_string_value(at("allocations[0].state")), "in host memory");
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	LENGTH(1, "rows");
 	STRING("imported", "rows[0].kind");
 	INTEGER(PIECE, "rows[0].bytes");
@@ -298,7 +299,7 @@ static void test_mem_host_memory(void **state)
 	prop.location_type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
 	create_on(1, 10, PIECE, prop);
 	map_rw(1, VA, PIECE, 10);
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	LENGTH(1, "rows");
 	expect_row(0, 1, "unknown", "host", 1, 1, PIECE, 0, 0);
 	INTEGER(0, "bytes");
@@ -314,7 +315,7 @@ static void test_mem_unreachable(void **state)
 	(void)state;
 	two_ranks();
 	process(1)->presence = LIEN_CONTROL_NONE;
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	INTEGER(3 * PIECE + 1000, "bytes");
 	INTEGER(PIECE, "offload_frees");
 	INTEGER(0, "rows[0].offload_frees");
@@ -335,7 +336,7 @@ static void test_mem_many(void **state)
 			tell.caller = 0;
 		}
 	}
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	LENGTH(4 * 40, "rows");
 	for (unsigned i = 0; i < 4 * 40; i++) {
 		INTEGER(1 + i / 4, "rows[%u].pid", i);
@@ -380,7 +381,7 @@ static void test_mem_host_kinds(void **state)
 	imported_buffer(2, 31, 77, VA + 9 * PIECE, PIECE);
 	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 1,
 		.multicast = {.handle = 40, .bytes = 64 * PIECE, .device = 1});
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	LENGTH(9, "rows");
 	expect_row(2, 1, "unknown", "host", 1, 0, PIECE, 0, 0);
 	expect_row(3, 1, "unknown", "pinned host", 1, 1, 5 * PIECE, 0, 0);
@@ -391,7 +392,7 @@ static void test_mem_host_kinds(void **state)
 	INTEGER(3 * PIECE + 1000, "bytes");
 	INTEGER(3 * PIECE, "offload_frees");
 	LENGTH(1, "left");
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_DEVICE, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_DEVICE, 0, NULL));
 	LENGTH(6, "rows");
 	expect_by(0, "host memory", "pinned host", 1, 1, 5 * PIECE, 0);
 	INTEGER(6 * PIECE + 300, "host_bytes");
@@ -410,11 +411,11 @@ static void test_mem_arena(void **state)
 	tell.flags = 0;
 	tell.caller = 0;
 	host_alloc(1, VA + 128 * MIB, 500);
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	LENGTH(1, "rows");
 	INTEGER(500, "host_bytes");
 	INTEGER(64 * MIB, "arena_bytes");
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
 	LENGTH(1, "rows");
 	INTEGER(64 * MIB, "arena_bytes");
 }
@@ -439,7 +440,7 @@ static void test_mem_plain_shapes(void **state)
 	apply(&get);
 	apply(&open);
 	assert_nothing_odd();
-	see(lien_view_mem(graph, NULL, 0));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	LENGTH(3, "rows");
 	expect_row(0, 1, "unknown", "exported", 1, 1, 100, 0, 0);
 	expect_row(1, 1, "unknown", "local", 3, 3, 900, 0, 0);
@@ -451,19 +452,20 @@ static void test_mem_plain_shapes(void **state)
 static void test_by_owner(void **state)
 {
 	(void)state;
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
-	assert_members(view, "by:s rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i");
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
+	assert_members(
+		view, "by:s rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i unread:a");
 	STRING("owner", "by");
 	LENGTH(0, "rows");
 	two_ranks();
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
 	LENGTH(2, "rows");
 	assert_members(at("rows[0]"), BY_ROW);
 	expect_by(0, "nccl", "device", 3, 5, 3 * PIECE, 3 * PIECE);
 	expect_by(1, "unknown", "device", 1, 1, 1000, 0);
 	INTEGER(3 * PIECE + 1000, "bytes");
 	INTEGER(3 * PIECE, "offload_frees");
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_OWNER, 2, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_OWNER, 2, NULL));
 	expect_by(0, "nccl", "device", 1, 1, PIECE, PIECE);
 	INTEGER(PIECE + 1000, "bytes");
 }
@@ -476,7 +478,7 @@ static void test_by_rank(void **state)
 	comm_init(2, 0x400, 0xcc, 2, 4); /* as large, younger */
 	started(3);
 	alloc(3, VA, 7 * PIECE);
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_RANK, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_RANK, 0, NULL));
 	LENGTH(4, "rows");
 	assert_members(at("rows[0]"), BY_ROW " pid:i");
 	expect_by(0, "process 3, no communicator", "device", 1, 1, 7 * PIECE, 0);
@@ -485,10 +487,10 @@ static void test_by_rank(void **state)
 	expect_by(3, "rank 3/4 of 00000000000000bb", "imported", 1, 2, PIECE, 0);
 	INTEGER(2, "rows[3].pid");
 	INTEGER(10 * PIECE + 1000, "bytes");
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_RANK, 2, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_RANK, 2, NULL));
 	LENGTH(2, "rows");
 	ended(1);
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_RANK, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_RANK, 0, NULL));
 	expect_by(3, "rank 3/4 of 00000000000000bb", "imported", 1, 2, PIECE, 0);
 	expect_by(1, "rank 3/4 of 00000000000000bb", "device", 2, 2, PIECE + 1000, PIECE);
 	expect_by(2, "process 1, which has exited", "device", 1, 0, PIECE, 0);
@@ -520,7 +522,7 @@ static void test_by_comm(void **state)
 	alloc(1, VA, 1000);
 	comm_destroy(1, 0x200);
 	comm_destroy(1, 0x300);
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_COMM, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_COMM, 0, NULL));
 	LENGTH(3, "rows");
 	assert_members(at("rows[0]"), BY_ROW " inferred_bytes:i");
 	expect_by(0, "rank 0/2 of 00000000000000aa", "device", 4, 0, 4 * PIECE, 4 * PIECE);
@@ -557,14 +559,14 @@ static void test_by_device(void **state)
 
 	(void)state;
 	two_ranks(); /* 1: twice device 0; 2: device 1, and some on one that is not known */
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_DEVICE, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_DEVICE, 0, NULL));
 	LENGTH(3, "rows");
 	expect_by(0, "device 0 of process 1", "device", 2, 4, 2 * PIECE, 2 * PIECE);
 	expect_by(1, "device 1 of process 2", "device", 1, 1, PIECE, PIECE);
 	expect_by(2, "unknown device of process 2", "device", 1, 1, 1000, 0);
 	process(1)->ordinals = ordinals_of(0xb0, 0xc0);
 	process(2)->ordinals = ordinals_of(0xc0, 0xb0);
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_DEVICE, 0, &node));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_DEVICE, 0, &node));
 	LENGTH(2, "rows");
 	expect_by(0, "GPU 5 (" UUID("b0") ")", "device", 3, 5, 3 * PIECE, 3 * PIECE);
 	see(lien_view_gpus(graph, NULL, &node, true));
@@ -606,7 +608,7 @@ static void test_by_callsite(void **state)
 	tell.outer = 0;
 	tell.caller = 0x1234;
 	alloc(1, VA + 3 * PIECE, 10);
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_CALLSITE, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_CALLSITE, 0, NULL));
 	LENGTH(3, "rows");
 	assert_members(at("rows[0]"), BY_ROW);
 	expect_by(0, "cuMemAlloc_v2 from libtorch_cuda.so+0x123", "device", 2, 2, 2000, 0);
@@ -614,7 +616,7 @@ static void test_by_callsite(void **state)
 	expect_by(2, "cuMemAlloc_v2 from 0x1234", "device", 1, 1, 10, 0);
 	site = allocation_at(1, VA)->site;
 	assert_int_equal(lien_graph_name_site(graph, site, "c10::f\n", 0x23), 0);
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_CALLSITE, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_CALLSITE, 0, NULL));
 	STRING("cuMemAlloc_v2 from libtorch_cuda.so c10::f?+0x23", "rows[0].key");
 }
 
@@ -627,7 +629,7 @@ static void test_by_many(void **state)
 		tell.caller = 0x1000 + i % 500;
 		alloc(1, VA + i * PIECE, 1 + i % 500);
 	}
-	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_CALLSITE, 0, NULL));
+	see(lien_view_mem(graph, NULL, LIEN_MEM_BY_CALLSITE, 0, NULL));
 	LENGTH(500, "rows");
 	for (unsigned i = 0; i < 500; i++) {
 		INTEGER(2 * (500 - i), "rows[%u].bytes", i);

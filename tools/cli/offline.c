@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "agent/graph/named.h"
-#include "agent/views/dispatch.h"
 #include "agent/journal/recording.h"
+#include "agent/views/views.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
 

@@ -97,7 +97,8 @@ static void count(json_t *counters, const json_t *row)
 
 static json_t *counters_now(struct lien_graph *graph)
 {
-	json_t *mem = lien_view_mem(graph, NULL, 0), *counters = json_object(), *row;
+	json_t *mem = lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL),
+	       *counters = json_object(), *row;
 	size_t i;
 
 	json_array_foreach (json_object_get(mem, "rows"), i, row)
