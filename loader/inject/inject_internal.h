@@ -86,7 +86,7 @@ int lien_inject_open(struct lien_inject *inject);
 int lien_inject_find(struct lien_inject *inject);
 /* Checks whether the library is there and has its handler; sets inject->control and ->again.
  * Returns 0: no, or it has ended and inject->again restarts it; 1: yes, and inject->again starts
- * its thread if it has none; -errno. */
+ * its thread, or is 0 if that runs; -errno. */
 int lien_inject_present(struct lien_inject *inject);
 
 /* --- remote.c --- */

@@ -339,6 +339,20 @@ static int find_control(struct lien_inject *inject)
 	return 0;
 }
 
+/* Does its control thread run? A forked child has a copy of its parent's state, and the application
+ * may have closed the sockets. */
+static bool is_served(const struct lien_inject *inject, const struct lien_control_state *state)
+{
+	char path[40], target[40], socket[40];
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/%u/fd/%d", inject->pid, state->agent_fd);
+	snprintf(socket, sizeof(socket), "socket:[%llu]", (unsigned long long)state->agent_ino);
+	n = readlink(path, target, sizeof(target) - 1);
+	target[n < 0 ? 0 : n] = 0;
+	return !strcmp(target, socket) && state->pid == lien_status_of(inject->pid, 0, "NSpid", 10);
+}
+
 int lien_inject_present(struct lien_inject *inject)
 {
 	struct lien_control_state state;
@@ -361,5 +375,7 @@ int lien_inject_present(struct lien_inject *inject)
 			"process %u has a control library of another version (%u, not %u): "
 			"restart it",
 			inject->pid, state.version, LIEN_WIRE_VERSION);
+	if (is_served(inject, &state))
+		inject->again = 0; /* nothing is to be started, so no thread is stopped for it */
 	return 1;
 }
