@@ -8,10 +8,12 @@
  */
 #define LIEN_BPF
 #include "control.h"
-#include "iterators.h"
-#include "lifecycle.h"
-#include "nccl.h"
+/* Before nccl.h: the order of the maps is part of what an agent that takes over compares
+ * (loader/probes/keep.c). */
 #include "sharing.h"
+#include "nccl.h"
+#include "lifecycle.h"
+#include "iterators.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 

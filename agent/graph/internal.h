@@ -305,7 +305,7 @@ extern lien_apply_fn *const lien_memory_effects[LIEN_KIND_COUNT];
 uint64_t lien_share_number(unsigned call, const uint8_t *key);
 extern lien_apply_fn *const lien_share_effects[LIEN_KIND_COUNT];
 
-/* --- snapshot_load.c --- */
+/* --- snapshot.c --- */
 /*
  * Loads one record of a snapshot. -EBADMSG: it contradicts itself or the graph, or refers to
  * something that is not there, so nothing was changed; -ENOMEM. The first other event ends the

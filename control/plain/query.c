@@ -7,7 +7,7 @@
 
 /* Plain memory of a device has no range and no device pointer while another device's context is
  * current, unless that has access to the memory's context. The driver knows, and says so of what it
- * keeps for us in that context (wait.c); memory of a pool is never seen by other devices. */
+ * keeps for us in that context (context.c); memory of a pool is never seen by other devices. */
 LIEN_TRANSLATED static CUresult reach(const struct lien_heap_block *block)
 {
 	const CUdeviceptr kept = lien_plain_wait_kept((CUcontext)(uintptr_t)block->key.context);

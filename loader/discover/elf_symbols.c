@@ -46,12 +46,14 @@ static int check(struct lien_elf *elf)
 	char magic[SELFMAG];
 	GElf_Phdr segment;
 	size_t sections;
+	ssize_t n;
 
-	if (elf_kind(elf->elf) != ELF_K_ELF)
-		return pread(elf->fd, magic, SELFMAG, 0) == SELFMAG &&
-				       !memcmp(magic, ELFMAG, SELFMAG)
-			       ? -EBADMSG
-			       : -ENOEXEC;
+	if (elf_kind(elf->elf) != ELF_K_ELF) {
+		n = pread(elf->fd, magic, SELFMAG, 0);
+		if (n < 0)
+			return -errno;
+		return n == SELFMAG && !memcmp(magic, ELFMAG, SELFMAG) ? -EBADMSG : -ENOEXEC;
+	}
 	if (!gelf_getehdr(elf->elf, &header) || header.e_ident[EI_CLASS] != ELFCLASS64 ||
 		header.e_ident[EI_DATA] != ELFDATA2LSB || header.e_machine != EM_X86_64 ||
 		(header.e_type != ET_DYN && header.e_type != ET_EXEC))

@@ -3,6 +3,7 @@
  * Finds the functions that the process will be made to call, in its own files, by their exported
  * names.
  */
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -214,7 +215,7 @@ static int find_pieces(struct lien_inject *inject, const struct mapped *libc, ui
 		/* "GNU C Library (...) stable release version 2.36." */
 		at = memmem(image, n, "GNU C Library", 13);
 		at = at ? strstr(at, " version 2.") : NULL;
-		inject->libc_minor = at ? strtoul(at + 11, NULL, 10) : 0;
+		inject->libc_minor = at && isdigit((unsigned char)at[11]) ? atoi(at + 11) : 0;
 		at = memmem(image, n, back, sizeof(back));
 		inject->calls.restore_rt = at ? address_of(libc, at - image) : 0;
 	}

@@ -164,6 +164,7 @@ static int begin_links(struct lien_probes *probes, struct lien_attached *attache
 {
 	const unsigned quick = attached->quick;
 	const bool each = !probes->multi, returns = quick < set->count;
+	const unsigned count = each ? 2 * set->count - quick : 1u + returns;
 	const struct lien_link_request requests[] = {
 		{bpf_program__fd(probes->skel->progs.lien_return), set->offsets + quick,
 			set->cookies + quick, set->count - quick, .each = each, .at_return = true},
@@ -171,11 +172,11 @@ static int begin_links(struct lien_probes *probes, struct lien_attached *attache
 			set->count, .each = each},
 	};
 
-	attached->links_count = each ? 2 * set->count - quick : 1u + returns;
-	attached->links = malloc(attached->links_count * sizeof(*attached->links));
+	attached->links = malloc(count * sizeof(*attached->links));
 	if (!attached->links)
 		return -ENOMEM;
-	memset(attached->links, 0xff, attached->links_count * sizeof(*attached->links));
+	attached->links_count = count;
+	memset(attached->links, 0xff, count * sizeof(*attached->links));
 	return lien_making_begin(
 		&attached->making, fd, returns ? requests : requests + 1, 1 + returns);
 }
@@ -494,6 +495,8 @@ void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode)
 	while (probes->files.items[i] != attached)
 		i++;
 	take(&probes->files, i);
+	/* Their names go last: whoever closes the last reference to a link waits for the kernel. */
+	lien_attached_close(attached);
 	lien_keep_drop(probes, attached);
 	lien_attached_free(attached);
 	lien_keep_save(probes);

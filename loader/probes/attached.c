@@ -29,14 +29,17 @@ struct lien_attached *lien_attached_new(const char *name)
 	return NULL;
 }
 
+void lien_attached_close(struct lien_attached *attached)
+{
+	lien_making_abandon(&attached->making);
+	while (attached->links_count)
+		if (attached->links[--attached->links_count] >= 0)
+			lien_uprobe_close(attached->links[attached->links_count]);
+}
+
 void lien_attached_free(struct lien_attached *attached)
 {
-	unsigned i;
-
-	lien_making_abandon(&attached->making);
-	for (i = 0; i < attached->links_count; i++)
-		if (attached->links[i] >= 0)
-			lien_uprobe_close(attached->links[i]);
+	lien_attached_close(attached);
 	free(attached->links);
 	free(attached->file.path);
 	free(attached->aliases);
@@ -265,17 +268,21 @@ static json_t *of_probes(const struct lien_probes *probes)
 int lien_attached_write(const char *path, const struct lien_probes *probes)
 {
 	json_t *root = of_probes(probes);
+	/* jansson writes to a file word by word. */
+	char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
+	const size_t length = text ? strlen(text) : 0;
 	char temporary[PATH_MAX];
 	int fd, err = 0;
 
-	if (!root)
+	json_decref(root);
+	if (!text)
 		return -ENOMEM;
 	snprintf(temporary, sizeof(temporary), "%s.new", path);
 	unlink(temporary); /* left by an agent that was killed */
 	fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		err = -errno;
-	else if (json_dumpfd(root, fd, JSON_INDENT(1)))
+	else if (write(fd, text, length) != (ssize_t)length)
 		err = -ENOSPC;
 	if (fd >= 0)
 		close(fd);
@@ -283,6 +290,6 @@ int lien_attached_write(const char *path, const struct lien_probes *probes)
 		err = -errno;
 	if (err)
 		unlink(temporary);
-	json_decref(root);
+	free(text);
 	return err;
 }

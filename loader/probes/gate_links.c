@@ -300,7 +300,7 @@ void lien_probes_gate_tick(struct lien_probes *probes)
 
 	for (i = probes->gate_links_count; i-- > 0;) {
 		links = probes->gate_links[i];
-		if (links->users || needed || now < links->t_next ||
+		if (links->users || (needed && links->left) || now < links->t_next ||
 			(links->build == build_of(probes) &&
 				now - links->t_unused <= LIEN_GATE_LINKS_KEPT_S * S_NS))
 			continue;

@@ -88,6 +88,8 @@ struct lien_probes {
 
 /* attached.c */
 struct lien_attached *lien_attached_new(const char *name);
+/* Closes its links. */
+void lien_attached_close(struct lien_attached *attached);
 /* Also closes its links. */
 void lien_attached_free(struct lien_attached *attached);
 int lien_attached_add(struct lien_attached_list *list, struct lien_attached *attached);

@@ -136,7 +136,6 @@ static void test_is_a_recording(void **state)
 	assert_int_equal(lien_journal_create(&journal, path, NUMBER), 0);
 	append(0, 500);
 	assert_int_equal(lien_recording_open(path, &recording), 0);
-	assert_int_equal(lien_journal_number(journal), NUMBER);
 	while ((err = lien_recording_read(recording, &ev)) == 1)
 		count_right(&count, &ev);
 	assert_int_equal(err, -ENODATA);
