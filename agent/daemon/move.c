@@ -560,6 +560,10 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 static void go_on_attached(struct lien_client *client, json_t *request)
 {
 	client->waiting = false;
+	/* Open files: as of now. Only once, or a request that waits for them would never end. */
+	if (!client->attached)
+		client->t_asked = lien_now_ns();
+	client->attached = true;
 	offload(client, request, false);
 	if (!client->waiting)
 		lien_client_go_on(client);

@@ -471,18 +471,31 @@ static void report(
 	lien_agent_event(agent, &event);
 }
 
+/* Had the address a name when RAS was asked? What is there without one now is another. */
+static bool was_named(const struct subject *subject, uint64_t address)
+{
+	unsigned i;
+
+	for (i = 0; i < subject->places; i++)
+		if (subject->place[i].address == address && subject->place[i].hash)
+			return true;
+	return false;
+}
+
 /* Returns the number of communicators found. */
 static unsigned take_subject(struct lien_agent *agent, struct subject *subject,
 	const struct lien_counted *counted, size_t count)
 {
 	struct lien_process *process = lien_graph_process(agent->graph, subject->is.pid);
 	unsigned i, found = 0;
+	uint64_t address;
 
 	if (!process || process->start != subject->is.start || subject->gone)
 		return 0;
 	for (i = 0; i < subject->is.rows; i++) {
-		if (!subject->is.row[i].address ||
-			!is_wanted(counted, count, process, subject->is.row[i].address))
+		address = subject->is.row[i].address;
+		if (!address || was_named(subject, address) ||
+			!is_wanted(counted, count, process, address))
 			continue;
 		report(agent, subject, &subject->is.row[i]);
 		found++;

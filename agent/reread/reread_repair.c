@@ -59,6 +59,8 @@ static void take_away(struct repair *repair, const struct lien_difference *diffe
 		return;
 	}
 	handle = holding->mapped == 1 ? TAILQ_FIRST(&holding->handles) : NULL;
+	while (handle && !handle->references) /* these stand first, and go with the mapping */
+		handle = TAILQ_NEXT(handle, of_holding);
 	lien_emit_unmap(repair->emitter, repair->process, mapping->va, mapping->bytes);
 	for (; handle; handle = next) { /* what is mapped no more exists by its handles alone */
 		next = TAILQ_NEXT(handle, of_holding);

@@ -39,8 +39,10 @@ struct lien_client {
 	/* handle that when no probes are being removed, or when open files have been read, instead
 	 * of after the transaction */
 	bool until_quiet;
-	uint64_t t_asked; /* when the request was handled first, or after a transaction */
-	bool waiting;	  /* for the transaction; its later requests wait too */
+	/* when the request was handled first, or after a transaction, or had attached */
+	uint64_t t_asked;
+	bool attached;		     /* the request has attached to processes */
+	bool waiting;		     /* for the transaction; its later requests wait too */
 	struct lien_client_job *job; /* or for this job, if not NULL */
 	bool may_cancel;	     /* the request that waits can be cancelled */
 	bool cancelled;		     /* it is not to be carried out */

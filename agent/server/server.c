@@ -394,7 +394,7 @@ static bool next_request(struct lien_client *client, json_t **request)
 		client->agent->server->postponed[client->until_quiet]--;
 		return true;
 	}
-	client->cancelled = client->may_cancel = false;
+	client->cancelled = client->may_cancel = client->attached = false;
 	*request = json_loadb(
 		client->in + client->in_at, client->line_end - 1, JSON_REJECT_DUPLICATES, NULL);
 	take_line(client);

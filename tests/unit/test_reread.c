@@ -428,6 +428,21 @@ static void test_changed_again(void **state)
 	drop(reread);
 }
 
+/* As programs do it: create, map, release. The handle goes with the mapping. */
+static void test_mapped_without_references(void **state)
+{
+	struct lien_reread *reread;
+
+	(void)state;
+	one_job();
+	release(PID, 0x10);
+	truth.slot[0].bytes = 0;
+	reread = read_all(NULL);
+	repair(reread);
+	drop(reread);
+	assert_counts(1, 0, 0);
+}
+
 /* An unmap that was entered may have happened. */
 static void test_pending_touches(void **state)
 {
@@ -649,6 +664,7 @@ int main(void)
 		TEST(test_random),
 		TEST(test_seen_once),
 		TEST(test_changed_again),
+		TEST(test_mapped_without_references),
 		TEST(test_pending_touches),
 		TEST(test_offloaded),
 		TEST(test_found_stays),
