@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Goes through the phases of a transaction. Each phase's own work is in its struct phase; this file
- * has what they share: orders, participants, orders, answers, limits, deaths, failures and the end.
+ * has what they share: participants, orders, answers, limits, deaths, failures and the end.
  */
 #include <errno.h>
 #include <inttypes.h>

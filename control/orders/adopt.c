@@ -401,7 +401,7 @@ int lien_order_look(struct lien_control *control)
 {
 	const struct lien_marks *marks = &control->marks;
 	struct lien_wire_adopt seen;
-	int result = 0, sent;
+	int result = 0;
 	unsigned i;
 
 	for (i = 0; i < marks->count && !result; i++) {
@@ -417,9 +417,10 @@ int lien_order_look(struct lien_control *control)
 	}
 	if (!result)
 		look_at_descriptors(control);
-	sent = lien_control_flush(control);
+	if (!result)
+		result = lien_control_flush(control);
 	lien_devices_close(control);
-	return result ? result : sent;
+	return result;
 }
 
 /* Restores the original bytes wherever a mark is found, no matter who wrote it. */

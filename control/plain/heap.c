@@ -457,6 +457,7 @@ int lien_heap_trim(struct lien_heap *heap, uint64_t pool, struct lien_heap_range
 			continue;
 		*range = chunk->range;
 		forget(heap, chunk);
+		__atomic_fetch_add(&heap->trimmed, 1, __ATOMIC_RELAXED);
 		return 1;
 	}
 	return 0;

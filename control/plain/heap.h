@@ -71,8 +71,9 @@ struct lien_heap {
 	unsigned count, room;
 	struct lien_heap_list shared; /* those that take further blocks, the oldest first */
 	uint64_t last_id;
-	unsigned parked; /* pieces */
-	unsigned empty;	 /* chunks without any */
+	unsigned parked;  /* pieces */
+	unsigned empty;	  /* chunks without any */
+	unsigned trimmed; /* by lien_heap_trim(), and not freed yet; atomic */
 };
 
 /* Returns the size of the chunk that a block of this size needs; 0: too large. `least`: no larger
@@ -110,7 +111,8 @@ int lien_heap_give(
 int lien_heap_park(
 	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_order *order);
 /* Forgets a chunk of that pool (0: of no pool) whose blocks were all freed, with all of the frees
- * reached. Returns whether there was one. */
+ * reached. Returns whether there was one; the caller frees it, and then subtracts it from
+ * ->trimmed. */
 int lien_heap_trim(struct lien_heap *heap, uint64_t pool, struct lien_heap_range *chunk);
 /* Undoes lien_heap_give() of a block that was the last one of its chunk. -ENOMEM. */
 int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *block);

@@ -465,24 +465,18 @@ LIEN_TRANSLATED CUresult lien_plain_pool_park(
 
 /* --- when memory is given back ---------------------------------------------------------------- */
 
-static unsigned trims LIEN_PLAIN_STATE; /* threads that free a chunk, or look for one */
-
 /* Frees chunks that nobody has memory in, of the pool until it has no more than that. NULL: all
  * those of no pool. */
 LIEN_TRANSLATED static void trim(const struct pool *pool, uint64_t keep)
 {
 	const uint64_t key = pool ? (uintptr_t)pool->pool : 0;
 	struct lien_heap_range chunk;
-	int found = 1;
 
-	while (found && (!pool || pool->now[RESERVED] > keep)) {
-		__atomic_fetch_add(&trims, 1, __ATOMIC_ACQUIRE);
-		found = lien_heap_trim(&lien_plain_heap, key, &chunk);
-		if (found)
-			lien_plain_unmap(chunk);
-		__atomic_fetch_sub(&trims, 1, __ATOMIC_RELEASE);
-		if (found)
-			account(key, 0, -(int64_t)chunk.bytes);
+	while ((!pool || pool->now[RESERVED] > keep) &&
+		lien_heap_trim(&lien_plain_heap, key, &chunk)) {
+		lien_plain_unmap(chunk);
+		__atomic_fetch_sub(&lien_plain_heap.trimmed, 1, __ATOMIC_RELEASE);
+		account(key, 0, -(int64_t)chunk.bytes);
 	}
 }
 
@@ -511,7 +505,7 @@ LIEN_TRANSLATED void lien_plain_reap(void)
 	look(1);
 	release_chunks(1);
 	/* Until other threads have freed what they are about to. */
-	while (__atomic_load_n(&trims, __ATOMIC_ACQUIRE))
+	while (__atomic_load_n(&lien_plain_heap.trimmed, __ATOMIC_ACQUIRE))
 		nanosleep(&moment, NULL);
 }
 
