@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What the daemon's own files know of the agent, and nobody else does. */
+/* The part of the agent's state that only the files of agent/daemon/ use. */
 #ifndef LIEN_DAEMON_H
 #define LIEN_DAEMON_H
 

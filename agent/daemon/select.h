@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What requests name: processes, memory, and how it is to be moved (docs/protocol.md). */
+/* Reads from requests which processes and memory they name, and how to move it (docs/protocol.md).
+ */
 #ifndef LIEN_SELECT_H
 #define LIEN_SELECT_H
 

@@ -18,6 +18,7 @@
 #include "agent/daemon/daemon.h"
 #include "agent/daemon/requests.h"
 #include "agent/graph/array.h"
+#include "agent/graph/pids.h"
 #include "agent/join/join.h"
 #include "agent/orders/orders.h"
 #include "agent/processes/probing.h"
@@ -135,14 +136,6 @@ static void looking_free(struct lien_job *job)
 	free((struct looking *)job);
 }
 
-static bool is_among(uint32_t pid, const uint32_t *pids, unsigned count)
-{
-	while (count--)
-		if (pids[count] == pid)
-			return true;
-	return false;
-}
-
 static void looked(struct lien_agent *agent, struct lien_job *job)
 {
 	struct looking *looking = (struct looking *)job;
@@ -154,7 +147,7 @@ static void looked(struct lien_agent *agent, struct lien_job *job)
 		if (!is_child(looking, &looking->seen[i]))
 			pids[count++] = looking->seen[i].pid;
 	for (i = 0; i < count; i++)
-		if (!is_among(pids[i], others->pids, others->count))
+		if (!lien_pids_have(others->pids, others->count, pids[i]))
 			lien_log(4,
 				"another agent, pid %u, watches the same processes: each of them "
 				"takes "
@@ -162,7 +155,7 @@ static void looked(struct lien_agent *agent, struct lien_job *job)
 				"one",
 				pids[i]);
 	for (i = 0; i < others->count; i++)
-		if (!is_among(others->pids[i], pids, count))
+		if (!lien_pids_have(pids, count, others->pids[i]))
 			lien_log(6, "the other agent, pid %u, has ended", others->pids[i]);
 	memcpy(others->pids, pids, sizeof(*pids) * count);
 	others->count = count;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What is interned: names, sets of locations and sites; and the tags that processes give to memory.
- */
+/* Interns names, sets of locations and sites, and keeps the tags that processes give to memory. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

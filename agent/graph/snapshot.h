@@ -66,7 +66,7 @@ static inline void lien_count_from(uint32_t *last, uint32_t number)
 
 /* Allocations, with their sites and shares. */
 void lien_snapshot_dump_allocations(struct lien_snapshot *snapshot);
-/* What the process holds: handles, mappings, registrations. */
+/* Writes the process's handles, mappings and registrations. */
 void lien_snapshot_dump_held(struct lien_snapshot *snapshot, struct lien_process *process);
 void lien_snapshot_dump_bindings(struct lien_snapshot *snapshot);
 /* Loads a record of LIEN_MEMORY_STATES, as lien_graph_load(). */

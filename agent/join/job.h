@@ -65,7 +65,8 @@ struct lien_join_part *lien_join_find(
 /* Is the process being detached? (detach.c) */
 bool lien_detach_under_way(const struct lien_tracked *tracked);
 
-/* What join.c starts, ticks and stops. The first two before there are threads; 0 or -errno. */
+/* join.c starts, ticks and stops these. The first two start before there are threads, and return 0
+ * or -errno. */
 int lien_netns_start(struct lien_agent *agent);
 int lien_ras_start(struct lien_agent *agent); /* agent->netns is there */
 void lien_walks_tick(struct lien_agent *agent);

@@ -44,7 +44,7 @@ __attribute__((format(printf, 6, 7))) static int refuse(struct planner *planner,
 	return code;
 }
 
-/* Of a process that cannot take part. */
+/* The cause to report for a process that cannot take part. */
 static enum lien_cause cause_of(const struct lien_process *process)
 {
 	const uint32_t read = LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_SHARE;
@@ -347,7 +347,8 @@ static int check_owner(struct planner *planner, const struct lien_allocation *al
 		reason, lien_bytes(allocation->bytes).text, lien_plan_address(allocation));
 }
 
-/* What would be a refusal otherwise is not needed, as long as there is enough. */
+/* If enough can be freed without this memory, it is passed over; otherwise it would be a refusal.
+ */
 static int may_free(
 	struct planner *planner, const struct lien_allocation *allocation, uint64_t team)
 {

@@ -18,7 +18,7 @@
 #define MAPPING_NS 170000ull
 #define MIB_NS	   40000ull
 
-/* What items that move together free on one GPU. */
+/* The bytes that items which move together free on one GPU. */
 struct gain {
 	unsigned gpu;
 	unsigned first, count; /* of all these items */

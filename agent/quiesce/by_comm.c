@@ -20,24 +20,17 @@ struct numbers {
 	unsigned count;
 };
 
-static int number_cmp(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
 static bool have(const struct numbers *numbers, uint64_t number)
 {
 	return numbers->count &&
-	       bsearch(&number, numbers->number, numbers->count, sizeof(number), number_cmp);
+	       bsearch(&number, numbers->number, numbers->count, sizeof(number), lien_u64_cmp);
 }
 
 /* Adds it once. Returns false if there is no room. */
 static bool add(struct numbers *numbers, uint64_t number)
 {
 	const unsigned at = lien_array_at_least(
-		numbers->number, numbers->count, sizeof(number), &number, number_cmp);
+		numbers->number, numbers->count, sizeof(number), &number, lien_u64_cmp);
 
 	if (at < numbers->count && numbers->number[at] == number)
 		return true;
@@ -116,7 +109,7 @@ static unsigned list_chunks(const struct lien_plan *plan, uint64_t *tokens)
 			if (is_chunk(&part[i].items[j]))
 				tokens[n++] = part[i].items[j].token;
 	if (n)
-		qsort(tokens, n, sizeof(*tokens), number_cmp);
+		qsort(tokens, n, sizeof(*tokens), lien_u64_cmp);
 	return n;
 }
 
@@ -135,7 +128,7 @@ void lien_by_comm_moved(struct lien_agent *agent)
 		tracked = process ? process->agent : NULL;
 		for (j = 0; tracked && count && j < part[i].items_count; j++)
 			tracked->gate_mixed |= bsearch(&part[i].items[j].token, tokens, count,
-						       sizeof(*tokens), number_cmp) != NULL;
+						       sizeof(*tokens), lien_u64_cmp) != NULL;
 		if (tracked && !tokens)
 			tracked->gate_mixed = true;
 	}

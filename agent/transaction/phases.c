@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
 #include "agent/transaction/transaction_internal.h"
 
 /* A control library that hears nothing for a while drops what it has saved and lets its threads go
@@ -30,13 +31,6 @@ static int item_cmp(const void *a, const void *b)
 	return (x->index > y->index) - (x->index < y->index);
 }
 
-static int number_cmp(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
 /* Lists the token, or the team, of each allocation that has one. A process may list any number of
  * them. */
 static int list_numbers(struct numbers *numbers, const struct participant *participant, bool teams)
@@ -54,7 +48,7 @@ static int list_numbers(struct numbers *numbers, const struct participant *parti
 		if (!item->index && (teams ? item->team : item->token))
 			list[all++] = teams ? item->team : item->token;
 	}
-	qsort(list, all, sizeof(*list), number_cmp);
+	qsort(list, all, sizeof(*list), lien_u64_cmp);
 	for (i = 0; i < all; i++)
 		if (!n || list[n - 1] != list[i])
 			list[n++] = list[i];
