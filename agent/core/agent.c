@@ -31,7 +31,11 @@ struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned typ
 
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 {
-	agent->above->event(agent, event);
+	const struct lien_subscriber *to;
+
+	for (to = agent->above->subscribers; to->event; to++)
+		if (event->type >= to->first && event->type <= to->last)
+			to->event(agent, event);
 }
 
 void lien_agent_set_incomplete(

@@ -105,9 +105,16 @@ struct lien_netns;
 struct lien_link;
 struct lien_reply;
 
+/* Gets the events whose types are in this range. */
+struct lien_subscriber {
+	unsigned first, last;
+	void (*event)(struct lien_agent *agent, const struct lien_event *event);
+};
+
 /* Calls from these modules to those above them. */
 struct lien_above {
-	void (*event)(struct lien_agent *agent, const struct lien_event *event);
+	/* What an event reaches, in this order; the one without a function is the end. */
+	const struct lien_subscriber *subscribers;
 	bool (*consume)(struct lien_agent *agent, bool all);
 	/* Reads what a process has mapped by now, and looks for its control library. */
 	void (*look)(struct lien_agent *agent, struct lien_process *process);
@@ -217,7 +224,8 @@ int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint3
  * body, if there is one, and .size.
  */
 struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type);
-/* Applies an event to the graph and passes it to the modules that need it. */
+/* Passes an event of the kernel side or of the agent itself to its subscribers: the graph, and
+ * those around it. */
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event);
 /* Tells both that these are the reasons now why the process is not known whole. */
 void lien_agent_set_incomplete(

@@ -72,21 +72,33 @@ static bool of_stranger(struct lien_agent *agent, const struct lien_event *event
 	       !lien_graph_process(agent->graph, event->pid);
 }
 
-static void take_event(struct lien_agent *agent, const struct lien_event *event)
+static void keep_event(struct lien_agent *agent, const struct lien_event *event)
 {
-	int err = 0;
+	int err;
 
-	lien_server_event(agent, event);
-	if (!of_stranger(agent, event)) {
-		lien_resume_note(agent, event);
-		err = lien_graph_apply(agent->graph, event);
-	}
+	if (of_stranger(agent, event))
+		return;
+	lien_resume_note(agent, event);
+	err = lien_graph_apply(agent->graph, event);
 	if (err)
 		lien_log(3, "event %u of process %u was not applied: %s", event->type, event->pid,
 			strerror(-err));
-	lien_watch_event(agent, event);
-	lien_walks_event(agent, event);
 }
+
+#define ANY	   0, UINT_MAX
+#define ONLY(type) (type), (type)
+
+static const struct lien_subscriber subscribers[] = {
+	{ANY, lien_server_event},
+	{ANY, keep_event},
+	{ANY, lien_watch_call},
+	{ONLY(LIEN_EVENT_LIBRARY), lien_watch_library},
+	{ONLY(LIEN_EVENT_PROCESS), lien_watch_process},
+	{LIEN_CALL_CU_CONTEXT_CREATE, LIEN_CALL_CU_CONTEXT_PRIMARY, lien_watch_context},
+	{ONLY(LIEN_EVENT_LOST), lien_walks_lost},
+	{ANY, lien_walks_call},
+	{0, 0, NULL},
+};
 
 /* Has this turn done enough? */
 static bool is_enough(struct lien_agent *agent, uint32_t type)
@@ -113,7 +125,7 @@ static int on_record(void *context, const struct lien_event *event, size_t size)
 	memcpy(&copy, event, size);
 	if (copy.size == size && lien_event_valid(&copy) && !lien_walks_own(context, &copy) &&
 		lien_resume_record(context, &copy))
-		take_event(context, &copy);
+		lien_agent_event(context, &copy);
 	return is_enough(agent, copy.type);
 }
 
@@ -560,7 +572,7 @@ static void give_up_rights(const struct lien_agent *agent)
 }
 
 static const struct lien_above above = {
-	.event = take_event,
+	.subscribers = subscribers,
 	.consume = consume,
 	.look = lien_watch_look,
 	.control_file = lien_probing_control,

@@ -40,8 +40,9 @@ void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsign
  * it the connection with the answer. */
 void lien_ipc_connect_request(struct lien_client *client, json_t *request);
 
-/* Call this after the graph has applied an event. */
-void lien_walks_event(struct lien_agent *agent, const struct lien_event *event);
+/* Take events that the graph has applied: of a process some were lost; it has made a call. */
+void lien_walks_lost(struct lien_agent *agent, const struct lien_event *event);
+void lien_walks_call(struct lien_agent *agent, const struct lien_event *event);
 /* Does a control library make this call to read the driver's state? The graph does not need it. */
 bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event);
 /* Ends the reading of a process's state early. */

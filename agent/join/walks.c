@@ -302,19 +302,23 @@ void lien_walks_reply(struct lien_agent *agent, uint32_t pid, const struct lien_
 	proceed(agent, process);
 }
 
-void lien_walks_event(struct lien_agent *agent, const struct lien_event *event)
+void lien_walks_lost(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process = tracked_process(agent, event->pid);
+
+	if (!process)
+		return;
+	((struct lien_tracked *)process->agent)->t_lost = lien_now_ns();
+	lien_walk_end(agent, process, "events were lost while it was read");
+}
+
+void lien_walks_call(struct lien_agent *agent, const struct lien_event *event)
+{
+	struct lien_process *process = agent->walks ? tracked_process(agent, event->pid) : NULL;
 	struct lien_tracked *tracked = process ? process->agent : NULL;
 
-	if (!tracked)
-		return;
-	if (event->type == LIEN_EVENT_LOST) {
-		tracked->t_lost = lien_now_ns();
-		lien_walk_end(agent, process, "events were lost while it was read");
-	} else if (tracked->walk) {
+	if (tracked && tracked->walk)
 		lien_reread_touched(&tracked->walk->reread, event);
-	}
 }
 
 bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event)

@@ -123,27 +123,12 @@ static bool take_due(struct lien_agent *agent, const struct lien_process *proces
 	return due;
 }
 
-/* The graph has applied an event: a process maps the driver, is found, or makes a context. */
-static void follow_event(struct lien_agent *agent, const struct lien_event *event)
+void lien_watch_context(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process;
 
 	if (!lien_probes_can_follow(agent->probes))
 		return;
-	switch (event->type) {
-	case LIEN_EVENT_LIBRARY:
-		if (lien_library_of(event->library.name) != LIEN_LIB_CUDA)
-			return;
-		break;
-	case LIEN_EVENT_PROCESS:
-	case LIEN_CALL_CU_CONTEXT_CREATE:
-	case LIEN_CALL_CU_CONTEXT_CREATE_V3:
-	case LIEN_CALL_CU_CONTEXT_CREATE_V4:
-	case LIEN_CALL_CU_CONTEXT_PRIMARY:
-		break;
-	default:
-		return;
-	}
 	process = lien_graph_process(agent->graph, event->pid);
 	if (process && process->start == event->start)
 		look_at(agent, process);
@@ -394,7 +379,8 @@ static void probed(struct lien_agent *agent, const struct lien_event *event)
 	map = lien_process_library(process, event->library.start);
 	if (map && process->cuda)
 		doubt(agent, process, map);
-	follow_event(agent, event);
+	if (lien_library_of(event->library.name) == LIEN_LIB_CUDA)
+		lien_watch_context(agent, event);
 	if (process->incomplete & LIEN_INCOMPLETE_UNPROBED && !lien_probing_refuses(agent, process))
 		lien_agent_set_incomplete(
 			agent, process, process->incomplete & ~LIEN_INCOMPLETE_UNPROBED);
@@ -423,55 +409,57 @@ void lien_watch_turn(struct lien_agent *agent)
 	}
 }
 
-/* A call of the process may have woken its control thread. */
-static void expect_control(struct lien_agent *agent, uint32_t pid)
+void lien_watch_call(struct lien_agent *agent, const struct lien_event *event)
 {
-	const struct lien_process *process = lien_graph_process(agent->graph, pid);
-	struct lien_tracked *tracked = process ? process->agent : NULL;
+	const struct lien_process *process;
+	struct lien_tracked *tracked;
 
+	if (!agent->loaded)
+		return;
+	process = lien_graph_process(agent->graph, event->pid);
+	tracked = process ? process->agent : NULL;
 	if (!tracked || process->presence != LIEN_CONTROL_LOADED)
 		return;
 	tracked->t_called = lien_now_ns();
 	agent->waking = true;
 }
 
-static void meet(struct lien_agent *agent, struct lien_process *process, bool complete)
+void lien_watch_library(struct lien_agent *agent, const struct lien_event *event)
 {
-	struct lien_library_map *map;
-
-	if (complete)
-		RB_FOREACH (map, lien_library_tree, &process->libraries)
-			doubt(agent, process, map);
-	read_libraries(agent, process);
-	if (lien_probing_refuses(agent, process))
-		lien_agent_set_incomplete(
-			agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
-	lien_node_process(agent, process);
-	lien_presence_look(agent, process);
-	agent->waking = true; /* the next tick looks again */
-}
-
-void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
-{
+	const enum lien_library library = lien_library_of(event->library.name);
 	struct lien_process *process;
 
-	if (agent->loaded)
-		expect_control(agent, event->pid);
-	if (event->type == LIEN_EVENT_LIBRARY &&
-		(event->t_return ||
-			lien_probes_is_rewritten(agent->probes, event->library.inode))) {
+	if (event->t_return || lien_probes_is_rewritten(agent->probes, event->library.inode)) {
 		if (needs_probing(agent, event))
 			queue(agent, event);
 		else
 			probed(agent, event);
 	}
 	process = lien_graph_process(agent->graph, event->pid);
-	if (process && event->type == LIEN_EVENT_LIBRARY && !agent->transaction &&
-		lien_gated_library(lien_library_of(event->library.name)))
+	if (process && !agent->transaction && lien_gated_library(library))
 		lien_gate_cover(agent, process); /* some of its calls are to be held */
-	if (process && event->type == LIEN_EVENT_PROCESS)
-		meet(agent, process, event->process.complete);
-	follow_event(agent, event);
+	if (library == LIEN_LIB_CUDA)
+		lien_watch_context(agent, event);
+}
+
+void lien_watch_process(struct lien_agent *agent, const struct lien_event *event)
+{
+	struct lien_process *process = lien_graph_process(agent->graph, event->pid);
+	struct lien_library_map *map;
+
+	if (process) {
+		if (event->process.complete)
+			RB_FOREACH (map, lien_library_tree, &process->libraries)
+				doubt(agent, process, map);
+		read_libraries(agent, process);
+		if (lien_probing_refuses(agent, process))
+			lien_agent_set_incomplete(
+				agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
+		lien_node_process(agent, process);
+		lien_presence_look(agent, process);
+		agent->waking = true; /* the next tick looks again */
+	}
+	lien_watch_context(agent, event);
 }
 
 void lien_watch_resume(struct lien_agent *agent)

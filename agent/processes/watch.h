@@ -8,8 +8,12 @@
 int lien_watch_start(struct lien_agent *agent, const char *const *libraries);
 /* Checks what may have been missed of the processes in the journal. */
 void lien_watch_resume(struct lien_agent *agent);
-/* Call this after the graph has applied an event about a process or a library. */
-void lien_watch_event(struct lien_agent *agent, const struct lien_event *event);
+/* The next four take events that the graph has applied: any, which may have woken the process's
+ * control thread; a library is mapped, a process is found; it makes a context, and is followed. */
+void lien_watch_call(struct lien_agent *agent, const struct lien_event *event);
+void lien_watch_library(struct lien_agent *agent, const struct lien_event *event);
+void lien_watch_process(struct lien_agent *agent, const struct lien_event *event);
+void lien_watch_context(struct lien_agent *agent, const struct lien_event *event);
 /* Follows contexts again, once the graph has everything known of an earlier agent's processes. */
 void lien_watch_follow(struct lien_agent *agent);
 void lien_watch_tick(struct lien_agent *agent);

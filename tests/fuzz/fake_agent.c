@@ -565,10 +565,16 @@ static void on_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	if (!lien_event_valid(event))
 		abort(); /* the agent tells itself no nonsense, whatever it was told */
-	lien_server_event(agent, event);
 	(void)!lien_graph_apply(agent->graph, event);
-	lien_walks_event(agent, event);
 }
+
+static const struct lien_subscriber subscribers[] = {
+	{0, UINT_MAX, lien_server_event},
+	{0, UINT_MAX, on_event},
+	{LIEN_EVENT_LOST, LIEN_EVENT_LOST, lien_walks_lost},
+	{0, UINT_MAX, lien_walks_call},
+	{0, 0, NULL},
+};
 
 static bool consume(struct lien_agent *agent, bool all)
 {
@@ -582,7 +588,7 @@ static void look(struct lien_agent *agent, struct lien_process *process)
 }
 
 static const struct lien_above above = {
-	.event = on_event,
+	.subscribers = subscribers,
 	.consume = consume,
 	.look = look,
 	.reply = {[LIEN_ASK_WALK] = lien_walks_reply, [LIEN_ASK_END] = lien_detach_reply},

@@ -61,7 +61,12 @@ void lien_ipc_connect_request(struct lien_client *client, json_t *request)
 	lien_reply_error(client, WITHOUT);
 }
 
-void lien_walks_event(struct lien_agent *agent, const struct lien_event *event)
+void lien_walks_lost(struct lien_agent *agent, const struct lien_event *event)
+{
+	(void)agent, (void)event;
+}
+
+void lien_walks_call(struct lien_agent *agent, const struct lien_event *event)
 {
 	(void)agent, (void)event;
 }
