@@ -28,16 +28,22 @@ static int check_raw(struct lien_control *control)
 	return 0;
 }
 
-/* Has the application made the primary context of any device? */
+/* Has the application made the primary context of any device? If the driver does not say, what
+ * needs the context will fail, with the driver's reason. */
 static int any_context(const struct lien_driver *driver)
 {
 	unsigned int flags;
 	CUdevice device;
 	int active = 0, i;
+	CUresult result;
 
-	for (i = 0; i < LIEN_DEVICES_MAX && !active && !driver->cuDeviceGet(&device, i); i++)
-		if (driver->cuDevicePrimaryCtxGetState(device, &flags, &active))
-			active = 0;
+	for (i = 0; i < LIEN_DEVICES_MAX && !active; i++) {
+		result = driver->cuDeviceGet(&device, i);
+		if (result == CUDA_ERROR_INVALID_DEVICE)
+			break;
+		if (result || driver->cuDevicePrimaryCtxGetState(device, &flags, &active))
+			return 1;
+	}
 	return active;
 }
 

@@ -97,6 +97,7 @@ static CUresult reuse(struct soft_mapping *mapping, size_t bytes)
 		return result;
 	mapping->bytes = bytes;
 	mapping->buffer = soft_buffer_new();
+	mapping->sync_memops = false; /* seen, 580.159 */
 	pool->idle--;
 	atomic_fetch_sub(&idle, 1);
 	soft_pool_account(pool, 0, bytes);
