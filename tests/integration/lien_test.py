@@ -6,7 +6,9 @@ LIEN names the program (default $BUILD/lien, build/lien), SOFTCUDA the driver's 
 liblien-control.so and replay/ lie beside lien. Root is needed: the BPF programs are real.
 """
 
+import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import re
@@ -40,13 +42,26 @@ PROBED = [SOFTCUDA, os.path.join(os.path.dirname(LIEN), "replay"),
           *(os.path.join(BUILD, "tests", "integration", name) for name in ("alone", "sync", "sync-2.19", "next", "hostile"))]
 SOFTNCCL = os.path.join(BUILD, "tests", "integration", "alone", "libnccl.so.2")
 THREADS = 1024  # that agents of tests can follow
+IDLE_THREADS = 2  # kept by an agent for what may be slow, an open file each: IDLE_MAX, loader/discover/timeout.c
 # Further options of every agent: other ways to attach probes (CONTRIBUTING.md).
 AGENT_OPTIONS = os.environ.get("AGENT_OPTIONS", "").split()
 os.environ.setdefault("TEST_BIN", os.path.join(os.path.dirname(LIEN), "tests", "integration"))
 FIXTURES = os.path.join(ROOT, "tests", "integration", "fixtures")
 DATA = os.path.join(ROOT, "tests", "data")
 GOLDEN = os.path.join(DATA, "pytorch-nccl-2ranks.lien")
+GOLDEN_GIB = 15  # of memory, for the recorded job and its offload
 MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def golden_memory():
+    """For whoever replays GOLDEN: one at a time, and only if the machine has the memory."""
+    with open(GOLDEN, "rb") as recording, open("/proc/meminfo", encoding="ascii") as meminfo:
+        fcntl.flock(recording, fcntl.LOCK_EX)
+        free = int(re.search(r"MemAvailable: *(\d+)", meminfo.read())[1]) >> 20
+        if free < GOLDEN_GIB:
+            raise Skipped("%d GiB of memory are free, not %d" % (free, GOLDEN_GIB))
+        yield
 
 
 class Driver:

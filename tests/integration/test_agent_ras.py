@@ -182,7 +182,7 @@ def test_not_asked():
         equal(members(entry, "group", "hash", "rank", "by"), ["0" * 16, None, None, None], "entry")
         equal(members(late_of(session, ranks[0]), "ras", "named", "unmatched", "others"),
               ["not asked", None, [], True], "late")
-        out = session.lien("comms").out
+        out = session.lien("comms", COLUMNS=100).out
         check("unknown communicator" in out, out)
         equal(server.asked(), 0, "connections")
 
@@ -364,7 +364,7 @@ def test_what_is_not_believed():
         searched(session, next(job.ranks[0] for job in jobs if not job.problem))
         for job in jobs:
             job.verify()
-        out = session.lien("comms").out
+        out = session.lien("comms", COLUMNS=100).out
         check("unknown communicator" in out, out)
         check(all(len(line) <= 100 for line in out.splitlines()), out)
         equal(session.lien("status").code, 0, "status")

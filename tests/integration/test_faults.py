@@ -21,11 +21,10 @@ import time
 import faults
 from faults import COUNT, DELAY, FAIL, KILL, Faults
 from lien_test import (
-    LIEN, MIB, Driver, Failure, Late, Session, alive, brief, came, case, check, equal, main, program, start_pairs,
-    wait_for)
+    IDLE_THREADS, LIEN, MIB, Driver, Failure, Late, Session, alive, brief, came, case, check, equal, main, program,
+    start_pairs, wait_for)
 
 PIECE = 2 * MIB
-KEPT = 2  # threads that look at processes, each with a socket
 RW, READ = 3, 1
 FD = 1
 OUT_OF_MEMORY = 2
@@ -309,7 +308,7 @@ def job(kind=None, memory="64M"):
         yield made
         try:
             wait_for("the agent has no more open files than at first",
-                     lambda: len(open_files(session.agent.pid)) <= len(before) + KEPT)
+                     lambda: len(open_files(session.agent.pid)) <= len(before) + IDLE_THREADS)
         except Late as late:
             raise Late("%s: at first %s, now %s" % (
                 late, before, open_files(session.agent.pid))) from None

@@ -11,13 +11,12 @@ import collections
 import json
 import sys
 
-from lien_test import GOLDEN, Session, brief, case, check, equal, main, wait_for
+from lien_test import GOLDEN, IDLE_THREADS, Session, brief, case, check, equal, golden_memory, main, wait_for
 from move import open_files, rss_anon, shape
 from random_jobs import access_of
 from test_graph_svg import live_picture
 
 ARENA = "lien-control"  # who owns the host memory that holds what is away
-IDLE_THREADS = 2  # at most: IDLE_MAX
 
 
 def check_counts(session, job, expected):
@@ -109,7 +108,6 @@ def move(session, job, expected, bundles, verified):
     equal(session.ask("restore")["outcome"], "nothing to do", "a second restore")
     observer.end()
     session.forgotten(observer.pid)
-    # A socket each of the idle threads that it keeps (loader/discover/timeout.c) may be new.
     wait_for("the agent has no more open files", lambda: open_files(session) <= files + IDLE_THREADS)
 
 
@@ -179,7 +177,7 @@ def move_adopted(session, job, moved, verified):
 def test_real_job():
     with open(GOLDEN + ".json") as file:
         expected = json.load(file)["at_the_end"]
-    with Session(memory="8G", LIEN_SOFTCUDA_STRICT="1") as session:
+    with golden_memory(), Session(memory="8G", LIEN_SOFTCUDA_STRICT="1") as session:
         session.start_agent()
         job = session.replay(GOLDEN, NCCL_NVLS_ENABLE="0")  # or it might have been bound to multicast
         session.ready(*job.ranks)
