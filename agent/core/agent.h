@@ -53,8 +53,7 @@ struct lien_tracked {
 	uint64_t t_lost;		 /* when events of it were last lost */
 	uint64_t t_reread, reread_delay; /* no automatic re-read before; current delay */
 	struct lien_ordinals *ordinals;	 /* NULL: not known */
-	bool unread;			 /* its mappings could not be read in time */
-	bool follow_later;		 /* too slow to be followed: see processes/watch.c */
+	bool look_again; /* its mappings could not be read in time: see processes/watch.c */
 	/* During an order for its host arena: the bytes that are missing; the order adds a part of
 	 * them. */
 	uint64_t preparing_bytes;

@@ -68,13 +68,13 @@ static void cannot_follow(void *context, uint32_t pid, int err)
 		pid, strerror(-err));
 }
 
-/* The process was too slow to be read. */
-static void follow_later(struct lien_agent *agent, struct lien_process *process)
+/* The process was too slow to be read: a tick tries again. */
+static void look_again(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_tracked *tracked = lien_agent_track(agent, process);
 
 	if (tracked)
-		tracked->follow_later = true;
+		tracked->look_again = true;
 }
 
 static void follow(struct lien_agent *agent, struct lien_process *process)
@@ -84,7 +84,7 @@ static void follow(struct lien_agent *agent, struct lien_process *process)
 
 	if (place.err) {
 		if (err == -ETIMEDOUT || place.err == -ETIMEDOUT)
-			follow_later(agent, process);
+			look_again(agent, process);
 		return;
 	}
 	err = lien_probes_follow(agent->probes, process->pid, process->start, place.path);
@@ -92,7 +92,7 @@ static void follow(struct lien_agent *agent, struct lien_process *process)
 		lien_probes_unfollow(
 			agent->probes, process->pid); /* another process has its pid by now */
 	else if (err == -ETIMEDOUT)
-		follow_later(agent, process);
+		look_again(agent, process);
 	else if (err && err != -ENOENT) /* not probed yet; called again when it is */
 		cannot_follow(NULL, process->pid, err);
 }
@@ -109,18 +109,6 @@ static void look_at(struct lien_agent *agent, struct lien_process *process)
 		lien_probes_unfollow(agent->probes, process->pid);
 	else if (!learnt && !followed)
 		follow(agent, process);
-}
-
-/* Is the process due for a check? A process that was too slow is due once more. */
-static bool take_due(struct lien_agent *agent, const struct lien_process *process)
-{
-	struct lien_tracked *tracked = process->agent;
-	bool due = lien_probes_is_followed(agent->probes, process->pid) ||
-		   (tracked && tracked->follow_later);
-
-	if (tracked)
-		tracked->follow_later = false;
-	return due;
 }
 
 /* The graph has applied an event: a process maps the driver, is found, or makes a context. */
@@ -159,7 +147,7 @@ static void follow_tick(struct lien_agent *agent)
 		return;
 	agent->t_contexts = now;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (take_due(agent, process))
+		if (lien_probes_is_followed(agent->probes, process->pid))
 			look_at(agent, process);
 }
 
@@ -225,11 +213,9 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 static void read_libraries(struct lien_agent *agent, struct lien_process *process)
 {
 	struct reading reading = {.agent = agent, .pid = process->pid, .start = process->start};
-	bool late = lien_maps_read_code(process->pid, read_entry, &reading) == -ETIMEDOUT;
-	struct lien_tracked *tracked = late ? lien_agent_track(agent, process) : process->agent;
 
-	if (tracked)
-		tracked->unread = late;
+	if (lien_maps_read_code(process->pid, read_entry, &reading) == -ETIMEDOUT)
+		look_again(agent, process);
 }
 
 /* Is the process seen from its first call on? Yes if it mapped each of its copies of the driver
@@ -618,8 +604,12 @@ void lien_watch_tick(struct lien_agent *agent)
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
 		tracked = process->agent;
-		if (tracked && tracked->unread)
+		if (tracked && tracked->look_again) {
+			tracked->look_again = false;
 			read_libraries(agent, process);
+			if (lien_probes_can_follow(agent->probes))
+				look_at(agent, process);
+		}
 		if (process->presence == LIEN_CONTROL_READY || !process->cuda)
 			continue;
 		lien_presence_look(agent, process);
