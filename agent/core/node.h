@@ -4,10 +4,6 @@
 #define LIEN_NODE_H
 
 #include "agent/core/agent.h"
-#include "agent/graph/devices.h"
-
-int lien_node_start(struct lien_agent *agent);
-void lien_node_stop(struct lien_agent *agent);
 
 /* Returns NVML's last answer; valid until the agent's loop goes on. */
 const struct lien_node *lien_node_now(struct lien_agent *agent);

@@ -26,7 +26,7 @@
 
 #include <lien/pass_fds.h>
 #include "agent/core/privileges.h"
-#include "agent/core/worker.h"
+#include "agent/core/jobs.h"
 #include "agent/join/job.h"
 #include "agent/join/join.h"
 
@@ -112,7 +112,7 @@ uint64_t lien_netns_of(uint32_t pid)
 	return stat(path, &status) ? 0 : status.st_ino;
 }
 
-static int start_helper(struct lien_agent *agent)
+int lien_netns_start(struct lien_agent *agent)
 {
 	const struct timeval limit = {.tv_sec = WAIT_S};
 	struct lien_netns *netns;
@@ -180,7 +180,7 @@ int lien_netns_socket(struct lien_netns *netns, uint32_t pid, int family)
 	return fd;
 }
 
-/* --- connecting a process, in the worker's thread --------------------------------------------- */
+/* --- connecting a process, in a thread -------------------------------------------------------- */
 
 #define NAME_DIGITS    16
 #define PROCESSES_MAX  4096
@@ -256,8 +256,7 @@ static void work(struct lien_job *job)
 	connecting->fd = err;
 }
 
-/* --- in the agent's thread
- * --------------------------------------------------------------------------- */
+/* --- in the agent's thread -------------------------------------------------------------------- */
 
 static void drop(struct lien_job *job)
 {
@@ -277,10 +276,8 @@ static void done(struct lien_agent *agent, struct lien_job *job)
 	struct lien_client *client = connecting->client;
 
 	(void)agent;
-	if (!client) {
-		drop(job);
+	if (!client)
 		return;
-	}
 	if (connecting->fd >= 0) {
 		lien_reply_pass(client, connecting->fd);
 		connecting->fd = -1;
@@ -290,7 +287,8 @@ static void done(struct lien_agent *agent, struct lien_job *job)
 	} else {
 		lien_reply_invalid(client, "no process has this socket in this network namespace");
 	}
-	drop(job);
+	client->job = NULL;
+	connecting->client = NULL;
 	lien_client_go_on(client);
 }
 
@@ -336,7 +334,8 @@ void lien_ipc_connect_request(struct lien_client *client, json_t *request)
 		lien_reply_error(client, "out of memory");
 		return;
 	}
-	connecting->job = (struct lien_job){.work = work, .done = done, .drop = drop};
+	connecting->job = (struct lien_job){
+		.kind = LIEN_JOB_IPC_CONNECT, .work = work, .done = done, .drop = drop};
 	connecting->waited_for.drop = client_gone;
 	connecting->client = client;
 	connecting->netns = agent->netns;
@@ -344,28 +343,14 @@ void lien_ipc_connect_request(struct lien_client *client, json_t *request)
 	connecting->fd = -1;
 	memcpy(connecting->name, name, sizeof(connecting->name));
 	client->job = &connecting->waited_for;
-	if (lien_worker_submit(agent->ipc_connect, &connecting->job)) {
-		drop(&connecting->job);
+	client->waiting = !lien_job_start(agent, &connecting->job);
+	if (!client->waiting)
 		lien_reply_error(client, "out of memory");
-		return;
-	}
-	client->waiting = true;
 }
 
-/* --- start and stop --------------------------------------------------------------------------- */
-
-int lien_netns_start(struct lien_agent *agent)
-{
-	const int err = start_helper(agent);
-
-	return err ? err : lien_worker_new(agent, &agent->ipc_connect);
-}
-
-/* Memory that an abandoned thread (agent/core/worker.h) still uses stays. */
+/* Memory that an abandoned thread (agent/core/jobs.h) still uses stays. */
 void lien_netns_stop(struct lien_agent *agent)
 {
-	lien_worker_free(agent->ipc_connect);
-	agent->ipc_connect = NULL;
 	if (!agent->netns)
 		return;
 	shutdown(agent->netns->fd, SHUT_RDWR);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "agent/views/views.h"
-#include "agent/core/worker.h"
+#include "agent/core/jobs.h"
 #include "loader/discover/libraries.h"
 #include "loader/discover/elf_symbols.h"
 #include "loader/discover/untrusted.h"
@@ -51,8 +51,7 @@ RB_GENERATE_INTERNAL(
 
 struct lien_sites {
 	struct site_file_tree files;
-	struct lien_worker *worker;
-	unsigned open, busy;
+	unsigned open;
 	bool sweep;
 	uint64_t t_sweep;
 };
@@ -60,7 +59,7 @@ struct lien_sites {
 /* A job that reads one file's symbols. */
 struct reading {
 	struct lien_job job;
-	struct site_file *file; /* the agent's, like the sites: the worker must not use it */
+	struct site_file *file; /* the agent's, like the sites: the thread must not use it */
 	struct unnamed_list unnamed;
 	int fd, err;
 	unsigned count;
@@ -195,12 +194,10 @@ static void symbols_read(struct lien_agent *agent, struct lien_job *job)
 				agent->graph, unnamed->site, lookup->name, lookup->into + 1);
 	}
 	reading->file->busy = false;
-	agent->sites->busy--;
 	agent->sites->sweep = true; /* it may have stayed open for this */
-	reading_free(job);
 }
 
-static void file_resolve(struct lien_sites *sites, struct site_file *file)
+static void file_resolve(struct lien_agent *agent, struct site_file *file)
 {
 	struct reading *reading;
 	struct unnamed *unnamed;
@@ -218,21 +215,20 @@ static void file_resolve(struct lien_sites *sites, struct site_file *file)
 		free(reading);
 		return;
 	}
-	reading->job =
-		(struct lien_job){.work = read_symbols, .done = symbols_read, .drop = reading_free};
+	reading->job = (struct lien_job){.kind = LIEN_JOB_SYMBOLS,
+		.work = read_symbols,
+		.done = symbols_read,
+		.drop = reading_free};
 	reading->file = file;
 	LIST_INIT(&reading->unnamed);
 	/* These are return addresses: the call itself lies before, and may be its function's last
 	 * instruction. */
 	LIST_FOREACH (unnamed, &file->unnamed, next)
 		reading->lookups[reading->count++].offset = unnamed->site->offset - 1;
-	if (lien_worker_submit(sites->worker, &reading->job)) {
-		reading_free(&reading->job);
+	if (lien_job_start(agent, &reading->job))
 		return;
-	}
 	LIST_SWAP(&reading->unnamed, &file->unnamed, unnamed, next);
 	file->busy = true;
-	sites->busy++;
 }
 
 bool lien_sites_resolve(struct lien_agent *agent)
@@ -241,8 +237,8 @@ bool lien_sites_resolve(struct lien_agent *agent)
 
 	if (!agent->is_copy)
 		RB_FOREACH (file, site_file_tree, &agent->sites->files)
-			file_resolve(agent->sites, file);
-	return agent->sites->busy > 0;
+			file_resolve(agent, file);
+	return lien_jobs_pending(agent, LIEN_JOB_SYMBOLS);
 }
 
 void lien_sites_process_end(struct lien_agent *agent)
@@ -287,7 +283,7 @@ void lien_sites_tick(struct lien_agent *agent)
 	RB_FOREACH (file, site_file_tree, &sites->files) {
 		if (file->used || file->busy)
 			continue;
-		file_resolve(sites, file);
+		file_resolve(agent, file);
 		if (!file->busy)
 			file_close(sites, file);
 	}
@@ -296,16 +292,13 @@ void lien_sites_tick(struct lien_agent *agent)
 int lien_sites_start(struct lien_agent *agent)
 {
 	struct lien_sites *sites = calloc(1, sizeof(*sites));
-	int err;
 
 	if (!sites)
 		return -ENOMEM;
 	RB_INIT(&sites->files);
 	agent->sites = sites;
-	err = lien_worker_new(agent, &sites->worker);
-	if (!err)
-		lien_graph_on_site(agent->graph, on_site, agent);
-	return err;
+	lien_graph_on_site(agent->graph, on_site, agent);
+	return 0;
 }
 
 void lien_sites_stop(struct lien_agent *agent)
@@ -316,7 +309,6 @@ void lien_sites_stop(struct lien_agent *agent)
 
 	if (!sites)
 		return;
-	lien_worker_free(sites->worker);
 	while ((file = RB_ROOT(&sites->files))) {
 		RB_REMOVE(site_file_tree, &sites->files, file);
 		while ((unnamed = LIST_FIRST(&file->unnamed))) {
