@@ -14,7 +14,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/core/asker.h"
 #include "agent/core/log.h"
 #include "agent/core/turns.h"
 #include "agent/graph/devices.h"
@@ -25,6 +24,25 @@
 #include "agent/reread/adoption.h"
 #include "loader/probes/files.h"
 #include "loader/probes/probes.h"
+
+/* The module that gives an order and gets the replies. */
+enum lien_asker {
+	LIEN_ASK_NOBODY,
+	LIEN_ASK_HELLO,	  /* the first question */
+	LIEN_ASK_GATE,	  /* opens what an earlier agent has shut */
+	LIEN_ASK_WALK,	  /* walks.c */
+	LIEN_ASK_PREPARE, /* prepare.c */
+	/* The next two wait for the order under way: */
+	LIEN_ASK_END, /* detach.c */
+	LIEN_ASK_TRANSACTION,
+	LIEN_ASK_COUNT,
+};
+
+/* Where a control library's code and state are in its process's memory. */
+struct lien_control_place {
+	uint64_t text, text_end; /* its code */
+	uint64_t state;		 /* address of lien_control_state; 0: the library is not ours */
+};
 
 /* A file descriptor that epoll watches. */
 struct lien_source {
@@ -151,7 +169,7 @@ struct lien_agent {
 	struct {
 		struct lien_node now; /* NVML's last answer */
 		uint64_t t_now;	      /* 0: never asked */
-		uint64_t t_outdated;
+		uint64_t t_outdated;  /* not to be used if it is from before */
 	} node;
 	struct lien_open_files {
 		struct lien_files files;
@@ -163,7 +181,7 @@ struct lien_agent {
 	struct {
 		uint32_t pid; /* looked at last */
 		uint64_t t_look;
-	} rewritten; /* processes/rewritten.h */
+	} rewritten; /* processes/rewritten.c */
 	struct lien_netns *netns;
 	struct lien_ras *ras; /* NULL: NCCL's RAS is not asked */
 	/* leave what is known of processes to the next agent */
@@ -190,6 +208,7 @@ struct lien_agent {
 	struct lien_totals totals;	   /* of all that have ended */
 	struct lien_shortfalls shortfalls; /* of the last offload that had any, */
 	bool fell_short;		   /* which is the last one of all */
+	uint64_t t_process_end;		   /* when one was last taken out of the graph */
 	uint64_t t_swept;
 	uint32_t swept; /* the last process checked for being alive */
 	bool loaded;	/* some process's control thread has yet to start, */

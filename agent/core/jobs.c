@@ -12,9 +12,7 @@
 
 #include "agent/core/agent.h"
 #include "agent/core/privileges.h"
-#include "loader/discover/detached.h"
 
-#define STACK	     (8 << 20)
 #define STOP_LIMIT_S 1
 
 TAILQ_HEAD(job_list, lien_job);
@@ -66,6 +64,7 @@ static void *work(void *first)
 	struct lien_job *job = first;
 	struct lien_jobs *jobs = job->jobs;
 
+	pthread_detach(pthread_self());
 	lien_privileges_drop(); /* each thread has its own rights */
 	setpriority(PRIO_PROCESS, 0, 0);
 	while (job) {
@@ -161,6 +160,7 @@ void lien_jobs_stop(struct lien_agent *agent)
 int lien_job_start(struct lien_agent *agent, struct lien_job *job)
 {
 	struct lien_jobs *jobs = job->jobs = agent->jobs;
+	pthread_t thread;
 	bool begins;
 	int err = 0;
 
@@ -168,7 +168,7 @@ int lien_job_start(struct lien_agent *agent, struct lien_job *job)
 	begins = !first_like(jobs, job);
 	TAILQ_INSERT_TAIL(&jobs->todo, job, next);
 	if (begins)
-		err = lien_detached_start(STACK, work, job);
+		err = pthread_create(&thread, NULL, work, job);
 	if (err)
 		TAILQ_REMOVE(&jobs->todo, job, next);
 	jobs->threads += begins && !err;

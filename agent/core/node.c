@@ -46,11 +46,6 @@ static void nvml_answered(struct lien_agent *agent, struct lien_job *job)
 	asking->node = before;
 }
 
-void lien_node_outdated(struct lien_agent *agent)
-{
-	agent->node.t_outdated = lien_now_ns();
-}
-
 static bool is_fresh(const struct lien_agent *agent)
 {
 	const bool nvml = agent->node.now.nvml;

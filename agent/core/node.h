@@ -10,9 +10,6 @@ const struct lien_node *lien_node_now(struct lien_agent *agent);
 /* Asks NVML again unless it has just answered. Returns true while the answer is outstanding. */
 bool lien_node_refresh(struct lien_agent *agent);
 
-/* Memory was moved: the last answer is out of date. */
-void lien_node_outdated(struct lien_agent *agent);
-
 /* Handles the names that the process's driver gave for its devices. */
 void lien_node_ordinals(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_ordinals *ordinals);

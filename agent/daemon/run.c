@@ -33,7 +33,6 @@
 #include "agent/join/join.h"
 #include "agent/orders/orders.h"
 #include "agent/processes/probing.h"
-#include "agent/processes/rewritten.h"
 #include "agent/processes/sites.h"
 #include "agent/processes/watch.h"
 #include "agent/quiesce/gate.h"
@@ -408,7 +407,7 @@ static void loop_run(struct lien_agent *agent)
 		/* Before a client that waits for the end begins another transaction. */
 		if (agent->transaction_ended) {
 			lien_orders_end(agent);
-			lien_node_outdated(agent);
+			agent->node.t_outdated = lien_now_ns(); /* memory was moved */
 		}
 		lien_turn_end(&agent->turns);
 	}

@@ -548,12 +548,6 @@ static void sweep(struct lien_agent *agent)
 	lien_job_start(agent, &scan->job);
 }
 
-void lien_probing_process_end(struct lien_agent *agent)
-{
-	if (agent->probing)
-		agent->probing->sweep = true;
-}
-
 /*
  * Forgets refused files whose process has ended; and the numbers of files that did not fit, once no
  * process is incomplete because of them.
@@ -581,7 +575,8 @@ void lien_probing_tick(struct lien_agent *agent)
 	struct lien_probing *probing = agent->probing;
 
 	lien_probes_attach_tick(agent->probes);
-	if (!probing->sweep || lien_jobs_pending(agent, LIEN_JOB_MAPPED_FILES) ||
+	if ((!probing->sweep && agent->t_process_end < probing->t_sweep) ||
+		lien_jobs_pending(agent, LIEN_JOB_MAPPED_FILES) ||
 		lien_now_ns() - probing->t_sweep < SWEEP_NS)
 		return;
 	probing->t_sweep = lien_now_ns();

@@ -41,8 +41,6 @@ const struct lien_probed_file *lien_probing_mapped_file(
 bool lien_probing_refuses(const struct lien_agent *agent, const struct lien_process *process);
 /* Registers a copy of the control library that a process has mapped. */
 void lien_probing_control(struct lien_agent *agent, uint32_t pid, const char *path);
-/* A process has ended, or has unmapped files. */
-void lien_probing_process_end(struct lien_agent *agent);
 void lien_probing_tick(struct lien_agent *agent);
 
 /* The users who have more files than are probed, as far as the viewer may see them. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/processes/rewritten.h"
+#include "agent/processes/watch.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -241,12 +241,6 @@ bool lien_sites_resolve(struct lien_agent *agent)
 	return lien_jobs_pending(agent, LIEN_JOB_SYMBOLS);
 }
 
-void lien_sites_process_end(struct lien_agent *agent)
-{
-	if (agent->sites)
-		agent->sites->sweep = true;
-}
-
 static void mark_used(struct lien_sites *sites, struct lien_process *process)
 {
 	struct lien_library_map *map;
@@ -272,7 +266,8 @@ void lien_sites_tick(struct lien_agent *agent)
 	struct lien_process *process;
 	struct site_file *file;
 
-	if (!sites->sweep || lien_now_ns() - sites->t_sweep < SWEEP_NS)
+	if ((!sites->sweep && agent->t_process_end < sites->t_sweep) ||
+		lien_now_ns() - sites->t_sweep < SWEEP_NS)
 		return;
 	sites->sweep = false;
 	sites->t_sweep = lien_now_ns();

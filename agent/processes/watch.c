@@ -635,8 +635,7 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 
 	if (agent->transaction)
 		lien_transaction_gone(agent->transaction, process->pid);
-	lien_sites_process_end(agent);
-	lien_probing_process_end(agent);
+	agent->t_process_end = lien_now_ns();
 	if (agent->probes && !agent->ended) {
 		lien_probes_unfollow(agent->probes, process->pid);
 		lien_probes_ungate(agent->probes, process->pid, true);
