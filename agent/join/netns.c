@@ -95,8 +95,7 @@ static void __attribute__((noreturn)) be_helper(int fd, pid_t agent)
 	signal(SIGINT, SIG_IGN); /* a terminal sends it to all; the agent decides */
 	signal(SIGTERM, SIG_IGN);
 	/* Close the agent's pipes too: a reader that waits for EOF waits for the agent. */
-	if (fd != 0)
-		dup2(fd, 0);
+	dup2(fd, 0);
 	syscall(SYS_close_range, 1, ~0u, 0);
 	if (!lien_privileges_keep_netns() && getppid() == agent)
 		serve(0);
@@ -115,35 +114,24 @@ uint64_t lien_netns_of(uint32_t pid)
 int lien_netns_start(struct lien_agent *agent)
 {
 	const struct timeval limit = {.tv_sec = WAIT_S};
-	struct lien_netns *netns;
+	struct lien_netns *netns = agent->netns = calloc(1, sizeof(*netns));
 	pid_t own = getpid();
-	int pair[2], err;
+	int pair[2];
 
-	netns = calloc(1, sizeof(*netns));
 	if (!netns)
 		return -ENOMEM;
 	pthread_mutex_init(&netns->lock, NULL);
 	netns->own = lien_netns_of(own);
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
-		err = -errno;
-		free(netns);
-		return err;
-	}
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+		return -errno;
+	netns->fd = pair[0];
 	netns->helper = fork();
 	if (!netns->helper)
 		be_helper(pair[1], own);
-	err = netns->helper < 0 ? -errno : 0;
 	close(pair[1]);
-	netns->fd = pair[0];
 	setsockopt(netns->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	setsockopt(netns->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-	if (err) {
-		close(netns->fd);
-		free(netns);
-		return err;
-	}
-	agent->netns = netns;
-	return 0;
+	return netns->helper < 0 ? -errno : 0;
 }
 
 static int ask_helper(struct lien_netns *netns, int namespace, int family)
@@ -351,7 +339,7 @@ void lien_ipc_connect_request(struct lien_client *client, json_t *request)
 /* Memory that an abandoned thread (agent/core/jobs.h) still uses stays. */
 void lien_netns_stop(struct lien_agent *agent)
 {
-	if (!agent->netns)
+	if (!agent->netns || agent->netns->helper <= 0)
 		return;
 	shutdown(agent->netns->fd, SHUT_RDWR);
 	waitpid(agent->netns->helper, NULL, 0);
