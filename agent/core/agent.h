@@ -186,7 +186,6 @@ struct lien_agent {
 	struct lien_ras *ras; /* NULL: NCCL's RAS is not asked */
 	/* leave what is known of processes to the next agent */
 	bool ended;
-	uint64_t t_contexts;		      /* when followed processes were last checked */
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
 	struct lien_offload_request request;  /* of that offload */

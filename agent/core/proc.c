@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <lien/probe.h>
@@ -92,15 +91,6 @@ void lien_proc_command(uint32_t pid, char *command, size_t size)
 		close(fd);
 	command[n > 0 ? n : 0] = '\0';
 	command[strcspn(command, "\n")] = '\0';
-}
-
-uint32_t lien_proc_uid(uint32_t pid)
-{
-	struct stat st;
-	char path[32];
-
-	snprintf(path, sizeof(path), "/proc/%u", pid);
-	return stat(path, &st) ? 0 : st.st_uid;
 }
 
 bool lien_proc_owned(const struct lien_process *process, const struct lien_viewer *viewer)

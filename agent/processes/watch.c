@@ -41,8 +41,6 @@
  * another one. If it does, it is followed from then on. */
 #define ENOUGH 1000
 
-#define FOLLOW_NS 1000000000ull
-
 struct place {
 	uint32_t pid;
 	int err; /* 0: found */
@@ -102,9 +100,12 @@ static void look_at(struct lien_agent *agent, struct lien_process *process)
 {
 	const bool followed = lien_probes_is_followed(agent->probes, process->pid);
 	struct lien_probe_process known;
-	const bool learnt = lien_probes_process(agent->probes, process->pid, &known) &&
-			    !known.contexts_many && known.contexts_set >= ENOUGH;
+	bool learnt;
 
+	if (!lien_probes_can_follow(agent->probes))
+		return;
+	learnt = lien_probes_process(agent->probes, process->pid, &known) && !known.contexts_many &&
+		 known.contexts_set >= ENOUGH;
 	if (learnt && followed)
 		lien_probes_unfollow(agent->probes, process->pid);
 	else if (!learnt && !followed)
@@ -116,8 +117,6 @@ static void follow_event(struct lien_agent *agent, const struct lien_event *even
 {
 	struct lien_process *process;
 
-	if (!lien_probes_can_follow(agent->probes))
-		return;
 	switch (event->type) {
 	case LIEN_EVENT_LIBRARY:
 		if (lien_library_of(event->library.name) != LIEN_LIB_CUDA)
@@ -137,15 +136,10 @@ static void follow_event(struct lien_agent *agent, const struct lien_event *even
 		look_at(agent, process);
 }
 
-static void follow_tick(struct lien_agent *agent)
+static void check_followed(struct lien_agent *agent)
 {
 	struct lien_process *process;
-	uint64_t now = lien_now_ns();
 
-	lien_probes_follow_tick(agent->probes, cannot_follow, NULL);
-	if (!lien_probes_can_follow(agent->probes) || now - agent->t_contexts < FOLLOW_NS)
-		return;
-	agent->t_contexts = now;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		if (lien_probes_is_followed(agent->probes, process->pid))
 			look_at(agent, process);
@@ -155,8 +149,6 @@ void lien_watch_follow(struct lien_agent *agent)
 {
 	struct lien_process *process;
 
-	if (!lien_probes_can_follow(agent->probes))
-		return;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		look_at(agent, process);
 }
@@ -272,6 +264,8 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 	bool device = false;
 	struct lien_process *process;
 	struct lien_event event;
+	struct stat st;
+	char path[32];
 	int err;
 
 	if (lien_maps_read_code(pid, read_entry, &reading) || !reading.driver || !start ||
@@ -286,7 +280,8 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 			4, "the kernel side cannot be told of process %u: %s", pid, strerror(-err));
 	event = lien_agent_event_of(pid, start, LIEN_EVENT_PROCESS);
 	event.size = LIEN_EVENT_SIZE(process);
-	event.process.uid = lien_proc_uid(pid);
+	snprintf(path, sizeof(path), "/proc/%u", pid);
+	event.process.uid = stat(path, &st) ? 0 : st.st_uid; /* the effective user */
 	lien_proc_command(pid, event.process.comm, sizeof(event.process.comm));
 	lien_agent_event(agent, &event);
 }
@@ -575,9 +570,6 @@ static void sweep(struct lien_agent *agent)
 	bool asked = false;
 	unsigned i;
 
-	if (lien_now_ns() - agent->t_swept < SWEEP_NS)
-		return;
-	agent->t_swept = lien_now_ns();
 	for (i = 0; i < SWEEP; i++) {
 		process = lien_graph_process_after(agent->graph, agent->swept);
 		agent->swept = process ? process->pid : 0;
@@ -598,8 +590,12 @@ void lien_watch_tick(struct lien_agent *agent)
 	struct lien_process *process;
 	uint64_t now = lien_now_ns();
 
-	follow_tick(agent);
-	sweep(agent);
+	lien_probes_follow_tick(agent->probes, cannot_follow, NULL);
+	if (now - agent->t_swept >= SWEEP_NS) {
+		agent->t_swept = now;
+		check_followed(agent);
+		sweep(agent);
+	}
 	agent->waking = agent->loaded = false;
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
@@ -607,8 +603,7 @@ void lien_watch_tick(struct lien_agent *agent)
 		if (tracked && tracked->look_again) {
 			tracked->look_again = false;
 			read_libraries(agent, process);
-			if (lien_probes_can_follow(agent->probes))
-				look_at(agent, process);
+			look_at(agent, process);
 		}
 		if (process->presence == LIEN_CONTROL_READY || !process->cuda)
 			continue;
