@@ -72,7 +72,6 @@ struct lien_tracked {
 	struct lien_walk *walk;		 /* the driver is being read for this process */
 	uint64_t t_lost;		 /* when events of it were last lost */
 	uint64_t t_reread, reread_delay; /* no automatic re-read before; current delay */
-	struct lien_ordinals *ordinals;	 /* NULL: not known */
 	bool look_again; /* its mappings could not be read in time: see processes/watch.c */
 	/* During an order for its host arena: the bytes that are missing; the order adds a part of
 	 * them. */

@@ -101,22 +101,21 @@ static unsigned gpus_of(uint32_t pid, struct lien_uuid *gpus, unsigned max)
 	return count;
 }
 
-void lien_node_ordinals(struct lien_agent *agent, struct lien_process *process,
-	const struct lien_ordinals *ordinals)
+void lien_node_ordinals(struct lien_process *process, const struct lien_ordinals *ordinals)
 {
-	struct lien_tracked *tracked = lien_agent_track(agent, process);
 	struct lien_ordinals *own;
 
-	if (!tracked || (tracked->ordinals && tracked->ordinals->by_driver))
+	if (process->ordinals && process->ordinals->by_driver)
 		return;
-	own = tracked->ordinals ? tracked->ordinals : malloc(sizeof(*own));
+	own = malloc(sizeof(*own));
 	if (!own)
 		return;
 	*own = *ordinals;
-	process->ordinals = tracked->ordinals = own;
+	free((void *)process->ordinals);
+	process->ordinals = own;
 }
 
-void lien_node_process(struct lien_agent *agent, struct lien_process *process)
+void lien_node_process(struct lien_process *process)
 {
 	struct lien_uuid gpus[LIEN_ORDINALS_MAX];
 	struct lien_ordinals ordinals;
@@ -133,6 +132,6 @@ void lien_node_process(struct lien_agent *agent, struct lien_process *process)
 	visible = lien_environ_variable(text, size, "CUDA_VISIBLE_DEVICES");
 	if (lien_visible_devices(
 		    visible, order && !strcmp(order, "PCI_BUS_ID"), gpus, count, &ordinals))
-		lien_node_ordinals(agent, process, &ordinals);
+		lien_node_ordinals(process, &ordinals);
 	free(text);
 }

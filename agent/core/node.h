@@ -11,12 +11,11 @@ const struct lien_node *lien_node_now(struct lien_agent *agent);
 bool lien_node_refresh(struct lien_agent *agent);
 
 /* Handles the names that the process's driver gave for its devices. */
-void lien_node_ordinals(struct lien_agent *agent, struct lien_process *process,
-	const struct lien_ordinals *ordinals);
+void lien_node_ordinals(struct lien_process *process, const struct lien_ordinals *ordinals);
 /*
  * Reads the names from the process's environment, if it has any. The driver's answer takes
  * precedence.
  */
-void lien_node_process(struct lien_agent *agent, struct lien_process *process);
+void lien_node_process(struct lien_process *process);
 
 #endif

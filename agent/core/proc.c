@@ -120,27 +120,20 @@ char lien_proc_stopped(uint32_t pid)
 #define LOOKS	5
 #define LOOK_US 2000
 
-static void debugger_of(uint32_t pid, char remedy[static LIEN_REMEDY_SIZE])
-{
-	char text[LIEN_STATUS_SIZE];
-	const char *tracer =
-		lien_status_read(pid, 0, text) ? NULL : lien_status_field(text, "TracerPid");
-
-	snprintf(remedy, LIEN_REMEDY_SIZE, "debugger: process %lu",
-		tracer ? strtoul(tracer, NULL, 10) : 0);
-}
-
 bool lien_proc_halted(uint32_t pid, char remedy[static LIEN_REMEDY_SIZE])
 {
 	char stopped = lien_proc_stopped(pid);
+	long long tracer;
 	unsigned i;
 
 	for (i = 1; stopped == 't' && i < LOOKS; i++) {
 		usleep(LOOK_US);
 		stopped = lien_proc_stopped(pid);
 	}
+	tracer = stopped == 't' ? lien_status_of(pid, 0, "TracerPid", 10) : 0;
 	if (stopped == 't')
-		debugger_of(pid, remedy);
+		snprintf(remedy, LIEN_REMEDY_SIZE, "debugger: process %lld",
+			tracer > 0 ? tracer : 0);
 	else
 		snprintf(remedy, LIEN_REMEDY_SIZE, "kill -CONT %u", pid);
 	return stopped;

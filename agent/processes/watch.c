@@ -427,7 +427,7 @@ static void meet(struct lien_agent *agent, struct lien_process *process, bool co
 	if (lien_probing_refuses(agent, process))
 		lien_agent_set_incomplete(
 			agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
-	lien_node_process(agent, process);
+	lien_node_process(process);
 	lien_presence_look(agent, process);
 	agent->waking = true; /* the next tick looks again */
 }
@@ -465,7 +465,7 @@ void lien_watch_resume(struct lien_agent *agent)
 		read_libraries(agent, process);
 		if (!process->cuda)
 			continue;
-		lien_node_process(agent, process);
+		lien_node_process(process);
 		/* Libraries without a mapping time were checked when they were found. */
 		RB_FOREACH (map, lien_library_tree, &process->libraries)
 			if (map->t_mapped)
@@ -635,13 +635,13 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 		lien_probes_unfollow(agent->probes, process->pid);
 		lien_probes_ungate(agent->probes, process->pid, true);
 	}
+	free((void *)process->ordinals);
+	process->ordinals = NULL;
 	if (!tracked)
 		return;
 	lien_walk_end(agent, process, "it has ended");
 	lien_orders_unlink(tracked);
-	free(tracked->ordinals);
 	lien_since_clear(tracked, 0);
 	free(tracked);
 	process->agent = NULL;
-	process->ordinals = NULL;
 }

@@ -175,7 +175,7 @@ static void process_end(void *context, struct lien_process *process)
 		return;
 	lien_walk_end(agent, process, "it has ended");
 	lien_orders_unlink(tracked);
-	free(tracked->ordinals);
+	free((void *)process->ordinals);
 	free(tracked);
 	process->agent = NULL;
 	process->ordinals = NULL;
@@ -234,16 +234,13 @@ bool lien_node_refresh(struct lien_agent *agent)
 	return false;
 }
 
-void lien_node_ordinals(struct lien_agent *agent, struct lien_process *process,
-	const struct lien_ordinals *ordinals)
+void lien_node_ordinals(struct lien_process *process, const struct lien_ordinals *ordinals)
 {
-	struct lien_tracked *tracked = process->agent;
+	struct lien_ordinals *own = malloc(sizeof(*own));
 
-	(void)agent;
-	if (!tracked->ordinals)
-		tracked->ordinals = malloc(sizeof(*ordinals));
-	*tracked->ordinals = *ordinals;
-	process->ordinals = tracked->ordinals;
+	*own = *ordinals;
+	free((void *)process->ordinals);
+	process->ordinals = own;
 }
 
 bool lien_sites_resolve(struct lien_agent *agent)
