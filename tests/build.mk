@@ -51,6 +51,7 @@ UNIT_LIBS_test_host	     := -Wl,--wrap=fopen
 UNIT_SRCS_test_inject_choice := $(INJECT)
 UNIT_LIBS_test_inject_choice := $(ELF_LIBS)
 UNIT_SRCS_test_items	     := control/memory/items.c
+UNIT_SRCS_test_jobs	     := agent/core/jobs.c
 UNIT_SRCS_test_libraries     := $(LIBRARIES)
 UNIT_LIBS_test_libraries     := $(ELF_LIBS) -Wl,--wrap=lien_untrusted_stat
 UNIT_SRCS_test_link	     := $(UNTRUSTED) agent/link/link.c

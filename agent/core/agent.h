@@ -3,7 +3,7 @@
  * The agent: one thread and one epoll loop. It reads what the probes report, keeps the graph, holds
  * the links to the control libraries, serves clients and drives one transaction at a time. Slow
  * work, such as reading symbols (sites.c) or asking NVML (node.c), runs in threads of its own that
- * know nothing of the rest (worker.h). All of the agent's own files share this header. Their order
+ * know nothing of the rest (jobs.h). All of the agent's own files share this header. Their order
  * is core < server < link < quiesce < orders < join < processes < daemon; no file includes one from
  * a later layer.
  */
@@ -14,15 +14,35 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/core/asker.h"
 #include "agent/core/log.h"
 #include "agent/core/turns.h"
+#include "agent/graph/devices.h"
 #include "agent/graph/graph.h"
 #include "agent/plan/host.h"
 #include "agent/plan/plan.h"
 #include "agent/transaction/transaction.h"
 #include "agent/reread/adoption.h"
+#include "loader/probes/files.h"
 #include "loader/probes/probes.h"
+
+/* The module that gives an order and gets the replies. */
+enum lien_asker {
+	LIEN_ASK_NOBODY,
+	LIEN_ASK_HELLO,	  /* the first question */
+	LIEN_ASK_GATE,	  /* opens what an earlier agent has shut */
+	LIEN_ASK_WALK,	  /* walks.c */
+	LIEN_ASK_PREPARE, /* prepare.c */
+	/* The next two wait for the order under way: */
+	LIEN_ASK_END, /* detach.c */
+	LIEN_ASK_TRANSACTION,
+	LIEN_ASK_COUNT,
+};
+
+/* Where a control library's code and state are in its process's memory. */
+struct lien_control_place {
+	uint64_t text, text_end; /* its code */
+	uint64_t state;		 /* address of lien_control_state; 0: the library is not ours */
+};
 
 /* A file descriptor that epoll watches. */
 struct lien_source {
@@ -52,9 +72,7 @@ struct lien_tracked {
 	struct lien_walk *walk;		 /* the driver is being read for this process */
 	uint64_t t_lost;		 /* when events of it were last lost */
 	uint64_t t_reread, reread_delay; /* no automatic re-read before; current delay */
-	struct lien_ordinals *ordinals;	 /* NULL: not known */
-	bool unread;			 /* its mappings could not be read in time */
-	bool follow_later;		 /* too slow to be followed: see processes/watch.c */
+	bool look_again; /* its mappings could not be read in time: see processes/watch.c */
 	/* During an order for its host arena: the bytes that are missing; the order adds a part of
 	 * them. */
 	uint64_t preparing_bytes;
@@ -89,14 +107,12 @@ struct lien_tracked {
 };
 
 struct lien_walk;
-struct lien_worker;
+struct lien_jobs;
 
 struct lien_server;
 struct lien_elsewhere;
 struct lien_outcomes;
 struct lien_sites;
-struct lien_agent_files;
-struct lien_agent_node;
 struct lien_daemon;
 struct lien_probing;
 struct lien_ras;
@@ -151,25 +167,31 @@ struct lien_agent {
 	struct lien_turns turns;
 	uint64_t token_base; /* of what it moves: see lien_agent_moved() */
 	struct lien_graph *graph;
+	struct lien_jobs *jobs;
 	struct lien_probes *probes;
 	struct lien_source ring, signals;
 	struct lien_server *server;
 	struct lien_sites *sites;
-	struct lien_agent_node *node;
-	struct lien_agent_files *files; /* open_files.h */
-	struct lien_daemon *daemon;	/* what only agent/daemon knows */
+	struct {
+		struct lien_node now; /* NVML's last answer */
+		uint64_t t_now;	      /* 0: never asked */
+		uint64_t t_outdated;  /* not to be used if it is from before */
+	} node;
+	struct lien_open_files {
+		struct lien_files files;
+		int err;
+		uint64_t t; /* when it was begun to be read; 0: never */
+	} open_files;
+	struct lien_daemon *daemon; /* what only agent/daemon knows */
 	struct lien_probing *probing;
 	struct {
 		uint32_t pid; /* looked at last */
 		uint64_t t_look;
-		bool looking;
-	} rewritten; /* processes/rewritten.h */
+	} rewritten; /* processes/rewritten.c */
 	struct lien_netns *netns;
-	struct lien_worker *ipc_connect; /* join/netns.c */
-	struct lien_ras *ras;		 /* NULL: NCCL's RAS is not asked */
+	struct lien_ras *ras; /* NULL: NCCL's RAS is not asked */
 	/* leave what is known of processes to the next agent */
 	bool ended;
-	uint64_t t_contexts;		      /* when followed processes were last checked */
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
 	struct lien_offload_request request;  /* of that offload */
@@ -191,6 +213,7 @@ struct lien_agent {
 	struct lien_totals totals;	   /* of all that have ended */
 	struct lien_shortfalls shortfalls; /* of the last offload that had any, */
 	bool fell_short;		   /* which is the last one of all */
+	uint64_t t_process_end;		   /* when one was last taken out of the graph */
 	uint64_t t_swept;
 	uint32_t swept; /* the last process checked for being alive */
 	bool loaded;	/* some process's control thread has yet to start, */
@@ -202,10 +225,9 @@ struct lien_agent {
 	uint64_t host_limit;	  /* of all processes' host arenas together; 0: no limit */
 	struct lien_host_files host;
 	bool is_copy; /* daemon/requests.h: does not act, and does not read reports */
-	LIST_HEAD(, lien_join_job) joins;     /* join/job.h */
-	LIST_HEAD(, lien_injector) injectors; /* attach.c */
-	int control;			      /* the control library's file; -1: not installed */
-	uint64_t taken_over;		      /* events that an earlier agent saw */
+	LIST_HEAD(, lien_join_job) joins; /* join/job.h */
+	int control;			  /* the control library's file; -1: not installed */
+	uint64_t taken_over;		  /* events that an earlier agent saw */
 };
 
 /* Did this agent move what has this token (struct lien_wire_item), and no earlier one? */

@@ -6,21 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/core/worker.h"
+#include "agent/core/jobs.h"
 #include "loader/nvml.h"
 #include "loader/discover/untrusted.h"
 
 #define FRESH_NS	1000000000ull
 #define ABSENT_NS	30000000000ull /* before looking for it again */
 #define INFORMATION_MAX 4096
-
-struct lien_agent_node {
-	struct lien_node now;
-	uint64_t t_now; /* 0: never asked */
-	uint64_t t_outdated;
-	bool asking;
-	struct lien_worker *worker; /* of its own: NVML may hang */
-};
 
 struct asking {
 	struct lien_job job;
@@ -47,56 +39,42 @@ static void asking_free(struct lien_job *job)
 static void nvml_answered(struct lien_agent *agent, struct lien_job *job)
 {
 	struct asking *asking = (struct asking *)job;
-	struct lien_node before = agent->node->now;
+	struct lien_node before = agent->node.now;
 
-	agent->node->now = asking->node;
-	agent->node->t_now = asking->t;
-	agent->node->asking = false;
+	agent->node.now = asking->node;
+	agent->node.t_now = asking->t;
 	asking->node = before;
-	asking_free(job);
 }
 
-void lien_node_outdated(struct lien_agent *agent)
+static bool is_fresh(const struct lien_agent *agent)
 {
-	if (agent->node)
-		agent->node->t_outdated = lien_now_ns();
-}
+	const bool nvml = agent->node.now.nvml;
 
-static bool is_fresh(const struct lien_agent_node *node)
-{
-	if (!node->t_now || (node->now.nvml && node->t_now < node->t_outdated))
+	if (!agent->node.t_now || (nvml && agent->node.t_now < agent->node.t_outdated))
 		return false;
-	return lien_now_ns() - node->t_now < (node->now.nvml ? FRESH_NS : ABSENT_NS);
+	return lien_now_ns() - agent->node.t_now < (nvml ? FRESH_NS : ABSENT_NS);
 }
 
 bool lien_node_refresh(struct lien_agent *agent)
 {
-	struct lien_agent_node *node = agent->node;
 	struct asking *asking;
 
-	if (agent->is_copy)
-		return node->asking;
-	if (!node->asking && is_fresh(node))
-		return false;
-	if (node->asking)
-		return true;
+	if (agent->is_copy || lien_jobs_pending(agent, LIEN_JOB_NVML) || is_fresh(agent))
+		return lien_jobs_pending(agent, LIEN_JOB_NVML);
 	asking = calloc(1, sizeof(*asking));
 	if (!asking)
 		return false;
-	asking->job =
-		(struct lien_job){.work = ask_nvml, .done = nvml_answered, .drop = asking_free};
-	node->asking = !lien_worker_submit(node->worker, &asking->job);
-	if (!node->asking)
-		free(asking);
-	return node->asking;
+	asking->job = (struct lien_job){.kind = LIEN_JOB_NVML,
+		.work = ask_nvml,
+		.done = nvml_answered,
+		.drop = asking_free};
+	return !lien_job_start(agent, &asking->job);
 }
 
 const struct lien_node *lien_node_now(struct lien_agent *agent)
 {
-	struct lien_agent_node *node = agent->node;
-
-	node->now.age_ms = (lien_now_ns() - node->t_now) / 1e6;
-	return &node->now;
+	agent->node.now.age_ms = (lien_now_ns() - agent->node.t_now) / 1e6;
+	return &agent->node.now;
 }
 
 /* The GPUs that the process's container exposes, in the order of their PCI addresses. */
@@ -123,22 +101,21 @@ static unsigned gpus_of(uint32_t pid, struct lien_uuid *gpus, unsigned max)
 	return count;
 }
 
-void lien_node_ordinals(struct lien_agent *agent, struct lien_process *process,
-	const struct lien_ordinals *ordinals)
+void lien_node_ordinals(struct lien_process *process, const struct lien_ordinals *ordinals)
 {
-	struct lien_tracked *tracked = lien_agent_track(agent, process);
 	struct lien_ordinals *own;
 
-	if (!tracked || (tracked->ordinals && tracked->ordinals->by_driver))
+	if (process->ordinals && process->ordinals->by_driver)
 		return;
-	own = tracked->ordinals ? tracked->ordinals : malloc(sizeof(*own));
+	own = malloc(sizeof(*own));
 	if (!own)
 		return;
 	*own = *ordinals;
-	process->ordinals = tracked->ordinals = own;
+	free((void *)process->ordinals);
+	process->ordinals = own;
 }
 
-void lien_node_process(struct lien_agent *agent, struct lien_process *process)
+void lien_node_process(struct lien_process *process)
 {
 	struct lien_uuid gpus[LIEN_ORDINALS_MAX];
 	struct lien_ordinals ordinals;
@@ -155,30 +132,6 @@ void lien_node_process(struct lien_agent *agent, struct lien_process *process)
 	visible = lien_environ_variable(text, size, "CUDA_VISIBLE_DEVICES");
 	if (lien_visible_devices(
 		    visible, order && !strcmp(order, "PCI_BUS_ID"), gpus, count, &ordinals))
-		lien_node_ordinals(agent, process, &ordinals);
+		lien_node_ordinals(process, &ordinals);
 	free(text);
-}
-
-int lien_node_start(struct lien_agent *agent)
-{
-	struct lien_agent_node *node = calloc(1, sizeof(*node));
-	int err;
-
-	if (!node)
-		return -ENOMEM;
-	agent->node = node;
-	err = lien_worker_new(agent, &node->worker);
-	if (!err)
-		lien_node_refresh(agent);
-	return err;
-}
-
-void lien_node_stop(struct lien_agent *agent)
-{
-	if (!agent->node)
-		return;
-	lien_worker_free(agent->node->worker);
-	lien_node_clear(&agent->node->now);
-	free(agent->node);
-	agent->node = NULL;
 }

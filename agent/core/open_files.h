@@ -8,10 +8,6 @@
 #define LIEN_OPEN_FILES_H
 
 #include "agent/core/agent.h"
-#include "loader/probes/files.h"
-
-int lien_open_files_start(struct lien_agent *agent);
-void lien_open_files_stop(struct lien_agent *agent);
 
 /* Asks for a list that was begun at `since` (lien_now_ns()) or later. Returns 0: there is one, or
  * an error instead; -EINPROGRESS: ask again. */

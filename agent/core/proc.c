@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <lien/probe.h>
@@ -94,15 +93,6 @@ void lien_proc_command(uint32_t pid, char *command, size_t size)
 	command[strcspn(command, "\n")] = '\0';
 }
 
-uint32_t lien_proc_uid(uint32_t pid)
-{
-	struct stat st;
-	char path[32];
-
-	snprintf(path, sizeof(path), "/proc/%u", pid);
-	return stat(path, &st) ? 0 : st.st_uid;
-}
-
 bool lien_proc_owned(const struct lien_process *process, const struct lien_viewer *viewer)
 {
 	unsigned real, effective, saved;
@@ -130,27 +120,20 @@ char lien_proc_stopped(uint32_t pid)
 #define LOOKS	5
 #define LOOK_US 2000
 
-static void debugger_of(uint32_t pid, char remedy[static LIEN_REMEDY_SIZE])
-{
-	char text[LIEN_STATUS_SIZE];
-	const char *tracer =
-		lien_status_read(pid, 0, text) ? NULL : lien_status_field(text, "TracerPid");
-
-	snprintf(remedy, LIEN_REMEDY_SIZE, "debugger: process %lu",
-		tracer ? strtoul(tracer, NULL, 10) : 0);
-}
-
 bool lien_proc_halted(uint32_t pid, char remedy[static LIEN_REMEDY_SIZE])
 {
 	char stopped = lien_proc_stopped(pid);
+	long long tracer;
 	unsigned i;
 
 	for (i = 1; stopped == 't' && i < LOOKS; i++) {
 		usleep(LOOK_US);
 		stopped = lien_proc_stopped(pid);
 	}
+	tracer = stopped == 't' ? lien_status_of(pid, 0, "TracerPid", 10) : 0;
 	if (stopped == 't')
-		debugger_of(pid, remedy);
+		snprintf(remedy, LIEN_REMEDY_SIZE, "debugger: process %lld",
+			tracer > 0 ? tracer : 0);
 	else
 		snprintf(remedy, LIEN_REMEDY_SIZE, "kill -CONT %u", pid);
 	return stopped;

@@ -38,8 +38,6 @@ int lien_proc_check_goes_on(uint32_t pid, char *error, size_t size);
 
 /* The process's name; "" if it is not known. */
 void lien_proc_command(uint32_t pid, char *command, size_t size);
-/* The process's effective user; root if it is not known. */
-uint32_t lien_proc_uid(uint32_t pid);
 /*
  * May this viewer give the process orders? All of the process's current user ids must be the
  * viewer's.

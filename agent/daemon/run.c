@@ -23,8 +23,8 @@
 
 #include "agent/daemon/daemon.h"
 #include "agent/core/agent.h"
+#include "agent/core/jobs.h"
 #include "agent/core/node.h"
-#include "agent/core/open_files.h"
 #include "agent/core/privileges.h"
 #include "agent/daemon/move.h"
 #include "agent/daemon/requests.h"
@@ -33,7 +33,6 @@
 #include "agent/join/join.h"
 #include "agent/orders/orders.h"
 #include "agent/processes/probing.h"
-#include "agent/processes/rewritten.h"
 #include "agent/processes/sites.h"
 #include "agent/processes/watch.h"
 #include "agent/quiesce/gate.h"
@@ -420,7 +419,7 @@ static void loop_run(struct lien_agent *agent)
 		/* Before a client that waits for the end begins another transaction. */
 		if (agent->transaction_ended) {
 			lien_orders_end(agent);
-			lien_node_outdated(agent);
+			agent->node.t_outdated = lien_now_ns(); /* memory was moved */
 		}
 		lien_turn_end(&agent->turns);
 	}
@@ -492,9 +491,6 @@ static void raise_file_limit(void)
 
 static int start_modules(struct lien_agent *agent, const struct lien_agent_config *config)
 {
-	static int (*const starts[])(struct lien_agent *) = {lien_sites_start, lien_node_start,
-		lien_open_files_start, lien_probing_start, lien_others_start};
-	unsigned i;
 	int err;
 
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -504,12 +500,15 @@ static int start_modules(struct lien_agent *agent, const struct lien_agent_confi
 	if (err)
 		return err;
 	lien_graph_on_process_end(agent->graph, lien_watch_process_end, agent);
-	err = watch_signals(agent);
-	if (!err)
-		err = lien_join_start(agent, !config->no_ras);
-	for (i = 0; !err && i < sizeof(starts) / sizeof(starts[0]); i++)
-		err = starts[i](agent);
-	return err ? err : lien_server_start(agent, config->socket, &requests);
+	err = watch_signals(agent)
+		      ?: lien_join_start(agent, !config->no_ras) /* which forks: before threads */
+		      ?: lien_jobs_start(agent)
+		      ?: lien_sites_start(agent)
+		      ?: lien_probing_start(agent);
+	if (err)
+		return err;
+	lien_node_refresh(agent);
+	return lien_server_start(agent, config->socket, &requests);
 }
 
 static int start(struct lien_agent *agent, const struct lien_agent_config *config)
@@ -626,11 +625,11 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_together_free(agent);
 	lien_answers_stop(agent);
 	lien_resume_stop(agent, !err);
+	lien_jobs_stop(agent);
 	lien_sites_stop(agent);
-	lien_node_stop(agent);
-	lien_open_files_stop(agent);
+	lien_node_clear(&agent->node.now);
+	lien_files_clear(&agent->open_files.files);
 	lien_probing_stop(agent);
-	lien_others_stop(agent);
 	lien_join_stop(agent);
 	agent->ended = true;
 	lien_graph_free(agent->graph);

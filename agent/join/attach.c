@@ -13,8 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "agent/core/jobs.h"
 #include "agent/core/proc.h"
-#include "agent/core/worker.h"
 #include "agent/graph/pids.h"
 #include "agent/join/job.h"
 #include "agent/join/walks.h"
@@ -133,14 +133,6 @@ struct attach {
 	enum { ATTACH_PARTS, ATTACH_WAITS, ATTACH_ADOPTS, ATTACH_DONE } state;
 	uint64_t until;
 	json_t *adoption; /* the adoption's result; NULL: none was needed */
-};
-
-/* A thread per user, which injects into the user's processes one after the other: a slow process
- * does not delay other users. */
-struct lien_injector {
-	LIST_ENTRY(lien_injector) next;
-	uint32_t uid;
-	struct lien_worker *worker;
 };
 
 struct inject {
@@ -397,7 +389,7 @@ static void read_part(struct attach *attach, struct part *part, struct lien_proc
 					    : strerror(-err));
 }
 
-/* Runs in the worker's thread. */
+/* Runs in a thread. */
 static void work(struct lien_job *job)
 {
 	struct inject *inject = (struct inject *)job;
@@ -436,29 +428,6 @@ static void done(struct lien_agent *agent, struct lien_job *job)
 		part->state = PART_STARTS;
 		part->until = lien_now_ns() + READY_NS;
 	}
-	drop(job);
-}
-
-/* Hands the job to this user's thread. 0, or -errno: the caller still owns the job. */
-static int submit_job(struct lien_agent *agent, uint32_t uid, struct lien_job *job)
-{
-	struct lien_injector *injector;
-	int err;
-
-	LIST_FOREACH (injector, &agent->injectors, next)
-		if (injector->uid == uid)
-			return lien_worker_submit(injector->worker, job);
-	injector = calloc(1, sizeof(*injector));
-	if (!injector)
-		return -ENOMEM;
-	injector->uid = uid;
-	err = lien_worker_new(agent, &injector->worker);
-	if (err) {
-		free(injector);
-		return err;
-	}
-	LIST_INSERT_HEAD(&agent->injectors, injector, next);
-	return lien_worker_submit(injector->worker, job);
 }
 
 static int submit(struct attach *attach, struct lien_process *process, unsigned index)
@@ -470,7 +439,11 @@ static int submit(struct attach *attach, struct lien_process *process, unsigned 
 
 	if (!inject)
 		return -ENOMEM;
-	*inject = (struct inject){.job = {.work = work, .done = done, .drop = drop},
+	*inject = (struct inject){.job = {.kind = LIEN_JOB_INJECT,
+					  .user = process->uid,
+					  .work = work,
+					  .done = done,
+					  .drop = drop},
 		.attach = attach,
 		.part = index,
 		.pid = joined->pid,
@@ -481,9 +454,8 @@ static int submit(struct attach *attach, struct lien_process *process, unsigned 
 	else if (inject->library < 0)
 		err = agent->control < 0 ? -ENOENT : -EMFILE;
 	else
-		err = submit_job(agent, process->uid, &inject->job);
-	if (err)
-		drop(&inject->job);
+		return lien_job_start(agent, &inject->job);
+	drop(&inject->job);
 	return err;
 }
 
@@ -621,15 +593,4 @@ bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsign
 	attach->go_on = go_on;
 	lien_join_begin(job);
 	return true;
-}
-
-void lien_attach_stop(struct lien_agent *agent)
-{
-	struct lien_injector *injector;
-
-	while ((injector = LIST_FIRST(&agent->injectors))) {
-		LIST_REMOVE(injector, next);
-		lien_worker_free(injector->worker);
-		free(injector);
-	}
 }

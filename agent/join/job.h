@@ -72,7 +72,6 @@ int lien_ras_start(struct lien_agent *agent); /* agent->netns is there */
 void lien_walks_tick(struct lien_agent *agent);
 void lien_join_jobs_tick(struct lien_agent *agent);
 void lien_ras_tick(struct lien_agent *agent);
-void lien_attach_stop(struct lien_agent *agent);
 void lien_netns_stop(struct lien_agent *agent);
 void lien_ras_stop(struct lien_agent *agent);
 

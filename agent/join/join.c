@@ -23,7 +23,6 @@ void lien_join_stop(struct lien_agent *agent)
 
 	lien_ras_stop(agent);
 	lien_netns_stop(agent);
-	lien_attach_stop(agent);
 	for (process = agent->graph ? lien_graph_first(agent->graph) : NULL; process;
 		process = lien_graph_next(process))
 		lien_walk_end(agent, process, "the agent ends");

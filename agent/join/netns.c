@@ -26,7 +26,7 @@
 
 #include <lien/pass_fds.h>
 #include "agent/core/privileges.h"
-#include "agent/core/worker.h"
+#include "agent/core/jobs.h"
 #include "agent/join/job.h"
 #include "agent/join/join.h"
 
@@ -95,8 +95,7 @@ static void __attribute__((noreturn)) be_helper(int fd, pid_t agent)
 	signal(SIGINT, SIG_IGN); /* a terminal sends it to all; the agent decides */
 	signal(SIGTERM, SIG_IGN);
 	/* Close the agent's pipes too: a reader that waits for EOF waits for the agent. */
-	if (fd != 0)
-		dup2(fd, 0);
+	dup2(fd, 0);
 	syscall(SYS_close_range, 1, ~0u, 0);
 	if (!lien_privileges_keep_netns() && getppid() == agent)
 		serve(0);
@@ -112,38 +111,27 @@ uint64_t lien_netns_of(uint32_t pid)
 	return stat(path, &status) ? 0 : status.st_ino;
 }
 
-static int start_helper(struct lien_agent *agent)
+int lien_netns_start(struct lien_agent *agent)
 {
 	const struct timeval limit = {.tv_sec = WAIT_S};
-	struct lien_netns *netns;
+	struct lien_netns *netns = agent->netns = calloc(1, sizeof(*netns));
 	pid_t own = getpid();
-	int pair[2], err;
+	int pair[2];
 
-	netns = calloc(1, sizeof(*netns));
 	if (!netns)
 		return -ENOMEM;
 	pthread_mutex_init(&netns->lock, NULL);
 	netns->own = lien_netns_of(own);
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
-		err = -errno;
-		free(netns);
-		return err;
-	}
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+		return -errno;
+	netns->fd = pair[0];
 	netns->helper = fork();
 	if (!netns->helper)
 		be_helper(pair[1], own);
-	err = netns->helper < 0 ? -errno : 0;
 	close(pair[1]);
-	netns->fd = pair[0];
 	setsockopt(netns->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	setsockopt(netns->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-	if (err) {
-		close(netns->fd);
-		free(netns);
-		return err;
-	}
-	agent->netns = netns;
-	return 0;
+	return netns->helper < 0 ? -errno : 0;
 }
 
 static int ask_helper(struct lien_netns *netns, int namespace, int family)
@@ -180,7 +168,7 @@ int lien_netns_socket(struct lien_netns *netns, uint32_t pid, int family)
 	return fd;
 }
 
-/* --- connecting a process, in the worker's thread --------------------------------------------- */
+/* --- connecting a process, in a thread -------------------------------------------------------- */
 
 #define NAME_DIGITS    16
 #define PROCESSES_MAX  4096
@@ -256,8 +244,7 @@ static void work(struct lien_job *job)
 	connecting->fd = err;
 }
 
-/* --- in the agent's thread
- * --------------------------------------------------------------------------- */
+/* --- in the agent's thread -------------------------------------------------------------------- */
 
 static void drop(struct lien_job *job)
 {
@@ -277,10 +264,8 @@ static void done(struct lien_agent *agent, struct lien_job *job)
 	struct lien_client *client = connecting->client;
 
 	(void)agent;
-	if (!client) {
-		drop(job);
+	if (!client)
 		return;
-	}
 	if (connecting->fd >= 0) {
 		lien_reply_pass(client, connecting->fd);
 		connecting->fd = -1;
@@ -290,7 +275,8 @@ static void done(struct lien_agent *agent, struct lien_job *job)
 	} else {
 		lien_reply_invalid(client, "no process has this socket in this network namespace");
 	}
-	drop(job);
+	client->job = NULL;
+	connecting->client = NULL;
 	lien_client_go_on(client);
 }
 
@@ -336,7 +322,8 @@ void lien_ipc_connect_request(struct lien_client *client, json_t *request)
 		lien_reply_error(client, "out of memory");
 		return;
 	}
-	connecting->job = (struct lien_job){.work = work, .done = done, .drop = drop};
+	connecting->job = (struct lien_job){
+		.kind = LIEN_JOB_IPC_CONNECT, .work = work, .done = done, .drop = drop};
 	connecting->waited_for.drop = client_gone;
 	connecting->client = client;
 	connecting->netns = agent->netns;
@@ -344,29 +331,15 @@ void lien_ipc_connect_request(struct lien_client *client, json_t *request)
 	connecting->fd = -1;
 	memcpy(connecting->name, name, sizeof(connecting->name));
 	client->job = &connecting->waited_for;
-	if (lien_worker_submit(agent->ipc_connect, &connecting->job)) {
-		drop(&connecting->job);
+	client->waiting = !lien_job_start(agent, &connecting->job);
+	if (!client->waiting)
 		lien_reply_error(client, "out of memory");
-		return;
-	}
-	client->waiting = true;
 }
 
-/* --- start and stop --------------------------------------------------------------------------- */
-
-int lien_netns_start(struct lien_agent *agent)
-{
-	const int err = start_helper(agent);
-
-	return err ? err : lien_worker_new(agent, &agent->ipc_connect);
-}
-
-/* Memory that an abandoned thread (agent/core/worker.h) still uses stays. */
+/* Memory that an abandoned thread (agent/core/jobs.h) still uses stays. */
 void lien_netns_stop(struct lien_agent *agent)
 {
-	lien_worker_free(agent->ipc_connect);
-	agent->ipc_connect = NULL;
-	if (!agent->netns)
+	if (!agent->netns || agent->netns->helper <= 0)
 		return;
 	shutdown(agent->netns->fd, SHUT_RDWR);
 	waitpid(agent->netns->helper, NULL, 0);

@@ -17,7 +17,7 @@
 
 #include "agent/core/agent.h"
 #include "agent/core/proc.h"
-#include "agent/core/worker.h"
+#include "agent/core/jobs.h"
 #include "agent/graph/array.h"
 #include "agent/join/job.h"
 #include "agent/join/join.h"
@@ -377,9 +377,7 @@ static void job_free(struct lien_job *base)
 /* --- in the agent's thread: reports ----------------------------------------------------------- */
 
 struct lien_ras {
-	struct lien_worker *worker; /* of its own: RAS may not answer */
 	LIST_HEAD(, lien_ras_report) reports;
-	bool asking;
 	uint64_t t_looked, t_asked, delay;
 };
 
@@ -511,7 +509,6 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 	unsigned i, found = 0;
 	size_t count = 0;
 
-	agent->ras->asking = false;
 	if (!lien_agent_counted(agent, &counted, &count) && count)
 		qsort(counted, count, sizeof(*counted), lien_counted_cmp);
 	for (i = 0; i < job->subjects; i++)
@@ -525,7 +522,6 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 		agent->ras->delay = FIRST_NS;
 	}
 	forget_ended(agent);
-	job_free(base);
 }
 
 /* --- questions -------------------------------------------------------------------------------- */
@@ -611,16 +607,14 @@ static struct job *job_new(struct lien_agent *agent, const struct lien_viewer *v
 
 static void ask(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
-	struct lien_ras *ras = agent->ras;
 	struct job *job = job_new(agent, viewer);
 
 	if (!job)
 		return;
-	job->job = (struct lien_job){.work = job_run, .done = answered, .drop = job_free};
-	ras->t_asked = lien_now_ns();
-	ras->asking = !lien_worker_submit(ras->worker, &job->job);
-	if (!ras->asking)
-		job_free(&job->job);
+	job->job = (struct lien_job){
+		.kind = LIEN_JOB_RAS, .work = job_run, .done = answered, .drop = job_free};
+	agent->ras->t_asked = lien_now_ns();
+	lien_job_start(agent, &job->job);
 }
 
 static bool all_is_found(const struct lien_ras_report *report)
@@ -656,7 +650,7 @@ void lien_ras_tick(struct lien_agent *agent)
 	struct lien_ras *ras = agent->ras;
 	uint64_t now = lien_now_ns();
 
-	if (!ras || ras->asking || now - ras->t_looked < LOOK_NS)
+	if (!ras || lien_jobs_pending(agent, LIEN_JOB_RAS) || now - ras->t_looked < LOOK_NS)
 		return;
 	ras->t_looked = now;
 	forget_ended(agent);
@@ -672,10 +666,12 @@ struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lie
 
 	if (!ras)
 		return (struct lien_view_ras){0};
-	if (!ras->asking && (!ras->t_asked || lien_now_ns() - ras->t_asked >= FRESH_NS))
+	if (!lien_jobs_pending(agent, LIEN_JOB_RAS) &&
+		(!ras->t_asked || lien_now_ns() - ras->t_asked >= FRESH_NS))
 		ask(agent, viewer);
-	return (struct lien_view_ras){
-		.of = report_of_process, .context = ras, .pending = ras->asking};
+	return (struct lien_view_ras){.of = report_of_process,
+		.context = ras,
+		.pending = lien_jobs_pending(agent, LIEN_JOB_RAS)};
 }
 
 /* --- start and stop --------------------------------------------------------------------------- */
@@ -690,7 +686,7 @@ int lien_ras_start(struct lien_agent *agent)
 	LIST_INIT(&ras->reports);
 	ras->delay = FIRST_NS;
 	agent->ras = ras;
-	return lien_worker_new(agent, &ras->worker);
+	return 0;
 }
 
 void lien_ras_stop(struct lien_agent *agent)
@@ -700,7 +696,6 @@ void lien_ras_stop(struct lien_agent *agent)
 
 	if (!ras)
 		return;
-	lien_worker_free(ras->worker);
 	while ((report = LIST_FIRST(&ras->reports)))
 		report_free(report);
 	free(ras);

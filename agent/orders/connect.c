@@ -42,8 +42,7 @@ static void unlink_process(struct lien_tracked *tracked)
 		lien_transaction_gone(tracked->agent->transaction, tracked->pid);
 }
 
-static void hello_devices(
-	struct lien_agent *agent, struct lien_process *process, const struct lien_wire_hello *hello)
+static void hello_devices(struct lien_process *process, const struct lien_wire_hello *hello)
 {
 	struct lien_ordinals ordinals = {.by_driver = true, .count = hello->devices};
 	unsigned i;
@@ -52,7 +51,7 @@ static void hello_devices(
 		return;
 	for (i = 0; i < hello->devices; i++)
 		memcpy(ordinals.uuid[i].bytes, hello->uuids[i], sizeof(hello->uuids[i]));
-	lien_node_ordinals(agent, process, &ordinals);
+	lien_node_ordinals(process, &ordinals);
 }
 
 static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *reply)
@@ -66,7 +65,7 @@ static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *r
 	process->held_items = hello->items;
 	tracked->heard = true;
 	tracked->multicast = hello->multicast;
-	hello_devices(tracked->agent, process, hello);
+	hello_devices(process, hello);
 	if (!lien_gate_found(tracked->agent, process, hello->items > hello->here, hello->shut))
 		process->presence = LIEN_CONTROL_READY;
 	if (hello->items > hello->here)

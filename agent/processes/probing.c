@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/processes/probing.h"
+#include "agent/core/jobs.h"
 #include "agent/core/proc.h"
 
 #include <ctype.h>
@@ -70,9 +71,8 @@ struct lien_probing {
 	LIST_HEAD(, account) accounts;
 	LIST_HEAD(, control_copy) copies;
 	const struct account *last; /* had the last turn */
-	struct lien_worker *worker;
-	bool begun; /* some waiting file has begun, as of this turn */
-	bool sweep, scanning;
+	bool begun;		    /* some waiting file has begun, as of this turn */
+	bool sweep;
 	uint64_t t_sweep;
 };
 
@@ -480,7 +480,6 @@ static void scanned(struct lien_agent *agent, struct lien_job *job)
 	const struct lien_probed_file *file;
 	unsigned i, n = 0;
 
-	agent->probing->scanning = false;
 	for (i = 0; i < scan->count; i++) {
 		file = &scan->found[i].file;
 		if (scan->found[i].used || is_mapped(agent, file->inode))
@@ -493,7 +492,6 @@ static void scanned(struct lien_agent *agent, struct lien_job *job)
 		lien_log(6, "%s is probed no longer: no process maps it", file->path);
 		lien_probes_drop(agent->probes, file->device, file->inode);
 	}
-	scan_free(job);
 }
 
 /*
@@ -543,16 +541,11 @@ static void sweep(struct lien_agent *agent)
 	scan = scan_new(agent);
 	if (!scan)
 		return;
-	scan->job = (struct lien_job){.work = scan_processes, .done = scanned, .drop = scan_free};
-	probing->scanning = !lien_worker_submit(probing->worker, &scan->job);
-	if (!probing->scanning)
-		scan_free(&scan->job);
-}
-
-void lien_probing_process_end(struct lien_agent *agent)
-{
-	if (agent->probing)
-		agent->probing->sweep = true;
+	scan->job = (struct lien_job){.kind = LIEN_JOB_MAPPED_FILES,
+		.work = scan_processes,
+		.done = scanned,
+		.drop = scan_free};
+	lien_job_start(agent, &scan->job);
 }
 
 /*
@@ -582,17 +575,14 @@ void lien_probing_tick(struct lien_agent *agent)
 	struct lien_probing *probing = agent->probing;
 
 	lien_probes_attach_tick(agent->probes);
-	if (!probing->sweep || probing->scanning || lien_now_ns() - probing->t_sweep < SWEEP_NS)
+	if ((!probing->sweep && agent->t_process_end < probing->t_sweep) ||
+		lien_jobs_pending(agent, LIEN_JOB_MAPPED_FILES) ||
+		lien_now_ns() - probing->t_sweep < SWEEP_NS)
 		return;
 	probing->t_sweep = lien_now_ns();
 	probing->sweep = false;
 	tidy(agent);
 	sweep(agent);
-}
-
-int lien_probing_submit(struct lien_agent *agent, struct lien_job *job)
-{
-	return lien_worker_submit(agent->probing->worker, job);
 }
 
 /* --- the control library ---------------------------------------------------------------------- */
@@ -668,7 +658,7 @@ int lien_probing_start(struct lien_agent *agent)
 	LIST_INIT(&probing->copies);
 	probing->sweep = true;
 	agent->probing = probing;
-	return lien_worker_new(agent, &probing->worker);
+	return 0;
 }
 
 void lien_probing_stop(struct lien_agent *agent)
@@ -680,7 +670,6 @@ void lien_probing_stop(struct lien_agent *agent)
 
 	if (!probing)
 		return;
-	lien_worker_free(probing->worker);
 	while ((waiting = TAILQ_FIRST(&probing->waiting))) {
 		TAILQ_REMOVE(&probing->waiting, waiting, next);
 		free(waiting);

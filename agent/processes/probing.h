@@ -14,7 +14,6 @@
 #include <jansson.h>
 
 #include "agent/core/agent.h"
-#include "agent/core/worker.h"
 
 int lien_probing_start(struct lien_agent *agent);
 void lien_probing_stop(struct lien_agent *agent);
@@ -42,10 +41,6 @@ const struct lien_probed_file *lien_probing_mapped_file(
 bool lien_probing_refuses(const struct lien_agent *agent, const struct lien_process *process);
 /* Registers a copy of the control library that a process has mapped. */
 void lien_probing_control(struct lien_agent *agent, uint32_t pid, const char *path);
-/* Has its worker do a job. Returns as lien_worker_submit(). */
-int lien_probing_submit(struct lien_agent *agent, struct lien_job *job);
-/* A process has ended, or has unmapped files. */
-void lien_probing_process_end(struct lien_agent *agent);
 void lien_probing_tick(struct lien_agent *agent);
 
 /* The users who have more files than are probed, as far as the viewer may see them. */

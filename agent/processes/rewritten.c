@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/processes/rewritten.h"
+#include "agent/processes/watch.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "agent/core/worker.h"
+#include "agent/core/jobs.h"
 #include "agent/processes/probing.h"
 #include "loader/discover/file_state.h"
 #include "loader/discover/libraries.h"
@@ -24,7 +24,7 @@ struct look {
 	char path[256]; /* of the file, as the process names it */
 };
 
-/* Where the calls of a file are: processes mostly map the same one. The worker's. */
+/* Where the calls of a file are: processes mostly map the same one. The thread's. */
 struct known {
 	struct lien_file_state file;
 	uint64_t offsets[LIEN_CALL_PLACES_MAX];
@@ -89,17 +89,11 @@ static void look_at_process(struct lien_job *job)
 	lien_maps_read_code(look->pid, look_at_mapping, look);
 }
 
-static void drop(struct lien_job *job)
-{
-	free(job);
-}
-
 static void looked(struct lien_agent *agent, struct lien_job *job)
 {
 	const struct look *look = (struct look *)job;
 	const struct lien_process *process = lien_graph_process(agent->graph, look->pid);
 
-	agent->rewritten.looking = false;
 	if (look->found && process && process->start == look->start) {
 		lien_agent_set_incomplete(
 			agent, process, process->incomplete | LIEN_INCOMPLETE_REWRITTEN);
@@ -108,7 +102,6 @@ static void looked(struct lien_agent *agent, struct lien_job *job)
 			"not seen",
 			process->pid, look->path);
 	}
-	free(job);
 }
 
 /* Returns the first one to look at, from there on; NULL: there is none. */
@@ -126,7 +119,7 @@ void lien_rewritten_tick(struct lien_agent *agent)
 	struct lien_process *process;
 	struct look *look;
 
-	if (agent->rewritten.looking || now - agent->rewritten.t_look < LOOK_NS)
+	if (lien_jobs_pending(agent, LIEN_JOB_REWRITTEN) || now - agent->rewritten.t_look < LOOK_NS)
 		return;
 	/* They take turns, in the order of the graph. */
 	process = lien_graph_process(agent->graph, agent->rewritten.pid);
@@ -136,12 +129,11 @@ void lien_rewritten_tick(struct lien_agent *agent)
 	look = process ? calloc(1, sizeof(*look)) : NULL;
 	if (!look)
 		return;
-	look->job = (struct lien_job){.work = look_at_process, .done = looked, .drop = drop};
+	look->job = (struct lien_job){
+		.kind = LIEN_JOB_REWRITTEN, .work = look_at_process, .done = looked};
 	look->pid = process->pid;
 	look->start = process->start;
 	agent->rewritten.pid = process->pid;
 	agent->rewritten.t_look = now;
-	agent->rewritten.looking = !lien_probing_submit(agent, &look->job);
-	if (!agent->rewritten.looking)
-		free(look);
+	lien_job_start(agent, &look->job);
 }

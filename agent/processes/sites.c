@@ -2,14 +2,14 @@
 #include "agent/processes/sites.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/core/jobs.h"
+#include "agent/graph/array.h"
 #include "agent/views/views.h"
-#include "agent/core/worker.h"
 #include "loader/discover/libraries.h"
 #include "loader/discover/elf_symbols.h"
 #include "loader/discover/untrusted.h"
@@ -18,22 +18,16 @@
 #define OPEN_MAX_FILES 256
 #define SWEEP_NS       2000000000ull
 
-/* A place that has no name yet. */
-struct unnamed {
-	LIST_ENTRY(unnamed) next;
-	const struct lien_site *site;
-};
-LIST_HEAD(unnamed_list, unnamed);
-
 struct site_file {
 	RB_ENTRY(site_file) by_inode;
 	uint64_t inode;
 	uint32_t dev_major, dev_minor;
-	int fd;	   /* -1: not open */
-	bool busy; /* its symbols are being read */
-	bool used; /* a process maps it, as of the last sweep */
-	bool late; /* who maps it was too slow: a sweep opens it */
-	struct unnamed_list unnamed;
+	int fd;				  /* -1: not open */
+	bool busy;			  /* its symbols are being read: it stays open */
+	bool used;			  /* a process maps it, as of the last sweep */
+	bool late;			  /* who maps it was too slow: a sweep opens it */
+	const struct lien_site **unnamed; /* places that have no name yet */
+	unsigned count, room;
 };
 
 static int site_file_cmp(const struct site_file *a, const struct site_file *b)
@@ -51,8 +45,7 @@ RB_GENERATE_INTERNAL(
 
 struct lien_sites {
 	struct site_file_tree files;
-	struct lien_worker *worker;
-	unsigned open, busy;
+	unsigned open;
 	bool sweep;
 	uint64_t t_sweep;
 };
@@ -60,9 +53,9 @@ struct lien_sites {
 /* A job that reads one file's symbols. */
 struct reading {
 	struct lien_job job;
-	struct site_file *file; /* the agent's, like the sites: the worker must not use it */
-	struct unnamed_list unnamed;
-	int fd, err;
+	struct site_file *file; /* the agent's, like the sites: the thread must not use it */
+	int fd, err;		/* fd: the file's */
+	const struct lien_site **unnamed;
 	unsigned count;
 	struct lien_symbol_lookup lookups[];
 };
@@ -129,7 +122,6 @@ static struct site_file *file_of(struct lien_sites *sites, const struct lien_sit
 	file->dev_major = site->dev_major;
 	file->dev_minor = site->dev_minor;
 	file->fd = -1;
-	LIST_INIT(&file->unnamed);
 	known = RB_INSERT(site_file_tree, &sites->files, file);
 	if (!known)
 		return file;
@@ -140,17 +132,13 @@ static struct site_file *file_of(struct lien_sites *sites, const struct lien_sit
 static void on_site(void *context, struct lien_process *process, const struct lien_site *site)
 {
 	struct lien_agent *agent = context;
-	struct unnamed *unnamed;
 	struct site_file *file;
 
 	if (!site->inode || !strcmp(site->library->text, LIEN_ARENA_LIBRARY) ||
-		!(file = file_of(agent->sites, site)))
+		!(file = file_of(agent->sites, site)) ||
+		lien_array_grow(&file->unnamed, file->count, &file->room, sizeof(*file->unnamed)))
 		return;
-	unnamed = malloc(sizeof(*unnamed));
-	if (!unnamed)
-		return;
-	unnamed->site = site;
-	LIST_INSERT_HEAD(&file->unnamed, unnamed, next);
+	file->unnamed[file->count++] = site;
 	if (process)
 		file_open(agent->sites, file, process->pid);
 }
@@ -158,16 +146,11 @@ static void on_site(void *context, struct lien_process *process, const struct li
 static void reading_free(struct lien_job *job)
 {
 	struct reading *reading = (struct reading *)job;
-	struct unnamed *unnamed;
 	unsigned i;
 
 	for (i = 0; i < reading->count; i++)
 		free(reading->lookups[i].name);
-	while ((unnamed = LIST_FIRST(&reading->unnamed))) {
-		LIST_REMOVE(unnamed, next);
-		free(unnamed);
-	}
-	close(reading->fd);
+	free(reading->unnamed);
 	free(reading);
 }
 
@@ -181,58 +164,47 @@ static void read_symbols(struct lien_job *job)
 static void symbols_read(struct lien_agent *agent, struct lien_job *job)
 {
 	struct reading *reading = (struct reading *)job;
-	struct unnamed *unnamed;
-	unsigned i = 0;
+	const struct lien_symbol_lookup *lookup = reading->lookups;
+	unsigned i;
 
 	if (reading->err)
 		lien_log(5, "cannot read the symbols of %s: %s; its callers are shown by offsets",
-			LIST_FIRST(&reading->unnamed)->site->file->text, strerror(-reading->err));
-	LIST_FOREACH (unnamed, &reading->unnamed, next) {
-		struct lien_symbol_lookup *lookup = &reading->lookups[i++];
-
-		if (lookup->name)
-			lien_graph_name_site(
-				agent->graph, unnamed->site, lookup->name, lookup->into + 1);
-	}
+			reading->unnamed[0]->file->text, strerror(-reading->err));
+	for (i = 0; i < reading->count; i++)
+		if (lookup[i].name)
+			lien_graph_name_site(agent->graph, reading->unnamed[i], lookup[i].name,
+				lookup[i].into + 1);
 	reading->file->busy = false;
-	agent->sites->busy--;
 	agent->sites->sweep = true; /* it may have stayed open for this */
-	reading_free(job);
 }
 
-static void file_resolve(struct lien_sites *sites, struct site_file *file)
+static void file_resolve(struct lien_agent *agent, struct site_file *file)
 {
 	struct reading *reading;
-	struct unnamed *unnamed;
-	unsigned count = 0;
+	unsigned i;
 
-	if (file->fd < 0 || file->busy || LIST_EMPTY(&file->unnamed))
+	if (file->fd < 0 || file->busy || !file->count)
 		return;
-	LIST_FOREACH (unnamed, &file->unnamed, next)
-		count++;
-	reading = calloc(1, sizeof(*reading) + count * sizeof(reading->lookups[0]));
+	reading = calloc(1, sizeof(*reading) + file->count * sizeof(reading->lookups[0]));
 	if (!reading)
 		return;
-	reading->fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
-	if (reading->fd < 0) {
-		free(reading);
-		return;
-	}
-	reading->job =
-		(struct lien_job){.work = read_symbols, .done = symbols_read, .drop = reading_free};
+	reading->job = (struct lien_job){.kind = LIEN_JOB_SYMBOLS,
+		.work = read_symbols,
+		.done = symbols_read,
+		.drop = reading_free};
 	reading->file = file;
-	LIST_INIT(&reading->unnamed);
+	reading->fd = file->fd;
+	reading->count = file->count;
 	/* These are return addresses: the call itself lies before, and may be its function's last
 	 * instruction. */
-	LIST_FOREACH (unnamed, &file->unnamed, next)
-		reading->lookups[reading->count++].offset = unnamed->site->offset - 1;
-	if (lien_worker_submit(sites->worker, &reading->job)) {
-		reading_free(&reading->job);
+	for (i = 0; i < file->count; i++)
+		reading->lookups[i].offset = file->unnamed[i]->offset - 1;
+	if (lien_job_start(agent, &reading->job))
 		return;
-	}
-	LIST_SWAP(&reading->unnamed, &file->unnamed, unnamed, next);
+	reading->unnamed = file->unnamed;
+	file->unnamed = NULL;
+	file->count = file->room = 0;
 	file->busy = true;
-	sites->busy++;
 }
 
 bool lien_sites_resolve(struct lien_agent *agent)
@@ -241,14 +213,8 @@ bool lien_sites_resolve(struct lien_agent *agent)
 
 	if (!agent->is_copy)
 		RB_FOREACH (file, site_file_tree, &agent->sites->files)
-			file_resolve(agent->sites, file);
-	return agent->sites->busy > 0;
-}
-
-void lien_sites_process_end(struct lien_agent *agent)
-{
-	if (agent->sites)
-		agent->sites->sweep = true;
+			file_resolve(agent, file);
+	return lien_jobs_pending(agent, LIEN_JOB_SYMBOLS);
 }
 
 static void mark_used(struct lien_sites *sites, struct lien_process *process)
@@ -276,7 +242,8 @@ void lien_sites_tick(struct lien_agent *agent)
 	struct lien_process *process;
 	struct site_file *file;
 
-	if (!sites->sweep || lien_now_ns() - sites->t_sweep < SWEEP_NS)
+	if ((!sites->sweep && agent->t_process_end < sites->t_sweep) ||
+		lien_now_ns() - sites->t_sweep < SWEEP_NS)
 		return;
 	sites->sweep = false;
 	sites->t_sweep = lien_now_ns();
@@ -287,7 +254,7 @@ void lien_sites_tick(struct lien_agent *agent)
 	RB_FOREACH (file, site_file_tree, &sites->files) {
 		if (file->used || file->busy)
 			continue;
-		file_resolve(sites, file);
+		file_resolve(agent, file);
 		if (!file->busy)
 			file_close(sites, file);
 	}
@@ -296,33 +263,25 @@ void lien_sites_tick(struct lien_agent *agent)
 int lien_sites_start(struct lien_agent *agent)
 {
 	struct lien_sites *sites = calloc(1, sizeof(*sites));
-	int err;
 
 	if (!sites)
 		return -ENOMEM;
 	RB_INIT(&sites->files);
 	agent->sites = sites;
-	err = lien_worker_new(agent, &sites->worker);
-	if (!err)
-		lien_graph_on_site(agent->graph, on_site, agent);
-	return err;
+	lien_graph_on_site(agent->graph, on_site, agent);
+	return 0;
 }
 
 void lien_sites_stop(struct lien_agent *agent)
 {
 	struct lien_sites *sites = agent->sites;
-	struct unnamed *unnamed;
 	struct site_file *file;
 
 	if (!sites)
 		return;
-	lien_worker_free(sites->worker);
 	while ((file = RB_ROOT(&sites->files))) {
 		RB_REMOVE(site_file_tree, &sites->files, file);
-		while ((unnamed = LIST_FIRST(&file->unnamed))) {
-			LIST_REMOVE(unnamed, next);
-			free(unnamed);
-		}
+		free(file->unnamed);
 		file_close(sites, file);
 		free(file);
 	}

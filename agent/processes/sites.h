@@ -21,8 +21,7 @@ void lien_sites_stop(struct lien_agent *agent);
  * instead. */
 bool lien_sites_resolve(struct lien_agent *agent);
 
-/* A process has ended: drops the files that only it mapped, soon. */
-void lien_sites_process_end(struct lien_agent *agent);
+/* Drops the files that only processes mapped which have ended. */
 void lien_sites_tick(struct lien_agent *agent);
 
 #endif

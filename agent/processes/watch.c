@@ -41,8 +41,6 @@
  * another one. If it does, it is followed from then on. */
 #define ENOUGH 1000
 
-#define FOLLOW_NS 1000000000ull
-
 struct place {
 	uint32_t pid;
 	int err; /* 0: found */
@@ -68,13 +66,13 @@ static void cannot_follow(void *context, uint32_t pid, int err)
 		pid, strerror(-err));
 }
 
-/* The process was too slow to be read. */
-static void follow_later(struct lien_agent *agent, struct lien_process *process)
+/* The process was too slow to be read: a tick tries again. */
+static void look_again(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_tracked *tracked = lien_agent_track(agent, process);
 
 	if (tracked)
-		tracked->follow_later = true;
+		tracked->look_again = true;
 }
 
 static void follow(struct lien_agent *agent, struct lien_process *process)
@@ -84,7 +82,7 @@ static void follow(struct lien_agent *agent, struct lien_process *process)
 
 	if (place.err) {
 		if (err == -ETIMEDOUT || place.err == -ETIMEDOUT)
-			follow_later(agent, process);
+			look_again(agent, process);
 		return;
 	}
 	err = lien_probes_follow(agent->probes, process->pid, process->start, place.path);
@@ -92,7 +90,7 @@ static void follow(struct lien_agent *agent, struct lien_process *process)
 		lien_probes_unfollow(
 			agent->probes, process->pid); /* another process has its pid by now */
 	else if (err == -ETIMEDOUT)
-		follow_later(agent, process);
+		look_again(agent, process);
 	else if (err && err != -ENOENT) /* not probed yet; called again when it is */
 		cannot_follow(NULL, process->pid, err);
 }
@@ -102,49 +100,32 @@ static void look_at(struct lien_agent *agent, struct lien_process *process)
 {
 	const bool followed = lien_probes_is_followed(agent->probes, process->pid);
 	struct lien_probe_process known;
-	const bool learnt = lien_probes_process(agent->probes, process->pid, &known) &&
-			    !known.contexts_many && known.contexts_set >= ENOUGH;
+	bool learnt;
 
+	if (!lien_probes_can_follow(agent->probes))
+		return;
+	learnt = lien_probes_process(agent->probes, process->pid, &known) && !known.contexts_many &&
+		 known.contexts_set >= ENOUGH;
 	if (learnt && followed)
 		lien_probes_unfollow(agent->probes, process->pid);
 	else if (!learnt && !followed)
 		follow(agent, process);
 }
 
-/* Is the process due for a check? A process that was too slow is due once more. */
-static bool take_due(struct lien_agent *agent, const struct lien_process *process)
-{
-	struct lien_tracked *tracked = process->agent;
-	bool due = lien_probes_is_followed(agent->probes, process->pid) ||
-		   (tracked && tracked->follow_later);
-
-	if (tracked)
-		tracked->follow_later = false;
-	return due;
-}
-
 void lien_watch_context(struct lien_agent *agent, const struct lien_event *event)
 {
-	struct lien_process *process;
+	struct lien_process *process = lien_graph_process(agent->graph, event->pid);
 
-	if (!lien_probes_can_follow(agent->probes))
-		return;
-	process = lien_graph_process(agent->graph, event->pid);
 	if (process && process->start == event->start)
 		look_at(agent, process);
 }
 
-static void follow_tick(struct lien_agent *agent)
+static void check_followed(struct lien_agent *agent)
 {
 	struct lien_process *process;
-	uint64_t now = lien_now_ns();
 
-	lien_probes_follow_tick(agent->probes, cannot_follow, NULL);
-	if (!lien_probes_can_follow(agent->probes) || now - agent->t_contexts < FOLLOW_NS)
-		return;
-	agent->t_contexts = now;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (take_due(agent, process))
+		if (lien_probes_is_followed(agent->probes, process->pid))
 			look_at(agent, process);
 }
 
@@ -152,8 +133,6 @@ void lien_watch_follow(struct lien_agent *agent)
 {
 	struct lien_process *process;
 
-	if (!lien_probes_can_follow(agent->probes))
-		return;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		look_at(agent, process);
 }
@@ -210,11 +189,9 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 static void read_libraries(struct lien_agent *agent, struct lien_process *process)
 {
 	struct reading reading = {.agent = agent, .pid = process->pid, .start = process->start};
-	bool late = lien_maps_read_code(process->pid, read_entry, &reading) == -ETIMEDOUT;
-	struct lien_tracked *tracked = late ? lien_agent_track(agent, process) : process->agent;
 
-	if (tracked)
-		tracked->unread = late;
+	if (lien_maps_read_code(process->pid, read_entry, &reading) == -ETIMEDOUT)
+		look_again(agent, process);
 }
 
 /* Is the process seen from its first call on? Yes if it mapped each of its copies of the driver
@@ -271,6 +248,8 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 	bool device = false;
 	struct lien_process *process;
 	struct lien_event event;
+	struct stat st;
+	char path[32];
 	int err;
 
 	if (lien_maps_read_code(pid, read_entry, &reading) || !reading.driver || !start ||
@@ -285,7 +264,8 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 			4, "the kernel side cannot be told of process %u: %s", pid, strerror(-err));
 	event = lien_agent_event_of(pid, start, LIEN_EVENT_PROCESS);
 	event.size = LIEN_EVENT_SIZE(process);
-	event.process.uid = lien_proc_uid(pid);
+	snprintf(path, sizeof(path), "/proc/%u", pid);
+	event.process.uid = stat(path, &st) ? 0 : st.st_uid; /* the effective user */
 	lien_proc_command(pid, event.process.comm, sizeof(event.process.comm));
 	lien_agent_event(agent, &event);
 }
@@ -455,7 +435,7 @@ void lien_watch_process(struct lien_agent *agent, const struct lien_event *event
 		if (lien_probing_refuses(agent, process))
 			lien_agent_set_incomplete(
 				agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
-		lien_node_process(agent, process);
+		lien_node_process(process);
 		lien_presence_look(agent, process);
 		agent->waking = true; /* the next tick looks again */
 	}
@@ -472,7 +452,7 @@ void lien_watch_resume(struct lien_agent *agent)
 		read_libraries(agent, process);
 		if (!process->cuda)
 			continue;
-		lien_node_process(agent, process);
+		lien_node_process(process);
 		/* Libraries without a mapping time were checked when they were found. */
 		RB_FOREACH (map, lien_library_tree, &process->libraries)
 			if (map->t_mapped)
@@ -577,9 +557,6 @@ static void sweep(struct lien_agent *agent)
 	bool asked = false;
 	unsigned i;
 
-	if (lien_now_ns() - agent->t_swept < SWEEP_NS)
-		return;
-	agent->t_swept = lien_now_ns();
 	for (i = 0; i < SWEEP; i++) {
 		process = lien_graph_process_after(agent->graph, agent->swept);
 		agent->swept = process ? process->pid : 0;
@@ -600,14 +577,21 @@ void lien_watch_tick(struct lien_agent *agent)
 	struct lien_process *process;
 	uint64_t now = lien_now_ns();
 
-	follow_tick(agent);
-	sweep(agent);
+	lien_probes_follow_tick(agent->probes, cannot_follow, NULL);
+	if (now - agent->t_swept >= SWEEP_NS) {
+		agent->t_swept = now;
+		check_followed(agent);
+		sweep(agent);
+	}
 	agent->waking = agent->loaded = false;
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
 		tracked = process->agent;
-		if (tracked && tracked->unread)
+		if (tracked && tracked->look_again) {
+			tracked->look_again = false;
 			read_libraries(agent, process);
+			look_at(agent, process);
+		}
 		if (process->presence == LIEN_CONTROL_READY || !process->cuda)
 			continue;
 		lien_presence_look(agent, process);
@@ -633,19 +617,18 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 
 	if (agent->transaction)
 		lien_transaction_gone(agent->transaction, process->pid);
-	lien_sites_process_end(agent);
-	lien_probing_process_end(agent);
+	agent->t_process_end = lien_now_ns();
 	if (agent->probes && !agent->ended) {
 		lien_probes_unfollow(agent->probes, process->pid);
 		lien_probes_ungate(agent->probes, process->pid, true);
 	}
+	free((void *)process->ordinals);
+	process->ordinals = NULL;
 	if (!tracked)
 		return;
 	lien_walk_end(agent, process, "it has ended");
 	lien_orders_unlink(tracked);
-	free(tracked->ordinals);
 	lien_since_clear(tracked, 0);
 	free(tracked);
 	process->agent = NULL;
-	process->ordinals = NULL;
 }

@@ -23,4 +23,11 @@ void lien_watch_turn(struct lien_agent *agent);
 void lien_watch_look(struct lien_agent *agent, struct lien_process *process);
 void lien_watch_process_end(void *agent, struct lien_process *process);
 
+/*
+ * rewritten.c: looks, one process a second, for those that have rewritten functions of CUDA or NCCL
+ * in their memory since they were probed (loader/probes/code.h), and marks them
+ * LIEN_INCOMPLETE_REWRITTEN: these calls are not seen any more. A thread reads them.
+ */
+void lien_rewritten_tick(struct lien_agent *agent);
+
 #endif

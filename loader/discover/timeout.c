@@ -15,11 +15,9 @@
 
 #include <lien/pass_fds.h>
 #include <lien/clock.h>
-#include "loader/discover/detached.h"
 #include "loader/discover/status.h"
 
 #define USUAL_MS     1000
-#define STACK	     (1 << 20)
 #define S_NS	     1000000000ull
 #define WINDOW_NS    (10 * S_NS) /* the period for counting slow operations of a process or user */
 #define PROCESS_MAX  2		 /* slow ones allowed: any process is slow on a busy machine */
@@ -186,6 +184,7 @@ static void *help(void *arg)
 	char byte;
 
 	(void)arg;
+	pthread_detach(pthread_self());
 	is_helper = true;
 	leave_files();
 	if (lien_pass_receive(door[0], &byte, 1, fds, &count, 0) != 1 || count != 1)
@@ -235,13 +234,14 @@ static bool open_door(void)
 static int helper_new(void)
 {
 	struct iovec byte = {"", 1};
+	pthread_t thread;
 	int ends[2];
 	bool begun;
 
 	if (!open_door() || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
 		return -1;
 	/* A thread that is sent nothing stays at the door, and serves the next helper. */
-	begun = !lien_detached_start(STACK, help, NULL) &&
+	begun = !pthread_create(&thread, NULL, help, NULL) &&
 		!lien_pass_send(door[1], &byte, 1, &ends[1], 1);
 	close(ends[1]);
 	if (begun)

@@ -14,9 +14,7 @@
 #include "loader/probes/code.h"
 #include "loader/probes/uprobe.h"
 #include "loader/probes/uprobe_close.h"
-#include "loader/discover/detached.h"
 
-#define STACK  65536
 #define MS     1000000ull
 #define S_NS   1000000000ull
 #define ALWAYS (UINT64_MAX / 2)
@@ -27,14 +25,14 @@ struct lien_making {
 	struct lien_link_request requests[LIEN_LINK_REQUESTS];
 	int *links; /* behind the places */
 	int err;
-	bool done, abandoned; /* protected by the lock */
-	bool waited;	      /* the caller has waited its full time: the thread may be stuck */
-	uint64_t places[];    /* offsets and cookies of all requests */
+	pthread_t thread;
+	bool joined;	   /* or there is no thread */
+	bool over;	   /* done, or abandoned; atomic */
+	bool waited;	   /* the caller has waited its full time: the thread may be stuck */
+	uint64_t places[]; /* offsets and cookies of all requests */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t one_done = PTHREAD_COND_INITIALIZER;
-static unsigned under_way;
+static unsigned under_way; /* atomic */
 static uint64_t left_ns = ALWAYS;
 
 static unsigned links_of(const struct lien_link_request *request)
@@ -53,16 +51,6 @@ static void discard(struct lien_making *making)
 	free(making);
 }
 
-static bool is_abandoned(const struct lien_making *making)
-{
-	bool abandoned;
-
-	pthread_mutex_lock(&lock);
-	abandoned = making->abandoned;
-	pthread_mutex_unlock(&lock);
-	return abandoned;
-}
-
 static int make_request(
 	const struct lien_making *making, const struct lien_link_request *request, int *links)
 {
@@ -77,7 +65,7 @@ static int make_request(
 		return links[0] < 0 ? links[0] : 0;
 	}
 	for (i = 0; i < request->count; i++) {
-		if (is_abandoned(making))
+		if (__atomic_load_n(&making->over, __ATOMIC_ACQUIRE)) /* abandoned */
 			return -ECANCELED;
 		links[i] = lien_uprobe_single_attach(request->program_fd, path, request->offsets[i],
 			request->cookies[i], request->at_return);
@@ -104,17 +92,11 @@ static void make_all(struct lien_making *making)
 static void *run(void *of)
 {
 	struct lien_making *making = of;
-	bool abandoned;
 
 	make_all(making);
-	pthread_mutex_lock(&lock);
-	__atomic_sub_fetch(&under_way, 1, __ATOMIC_ACQ_REL);
-	making->done = true;
-	abandoned = making->abandoned;
-	pthread_cond_broadcast(&one_done);
-	pthread_mutex_unlock(&lock);
-	if (abandoned)
+	if (__atomic_exchange_n(&making->over, true, __ATOMIC_ACQ_REL)) /* abandoned */
 		discard(making);
+	__atomic_sub_fetch(&under_way, 1, __ATOMIC_ACQ_REL);
 	return NULL;
 }
 
@@ -169,7 +151,8 @@ int lien_making_begin(struct lien_making **making, int file_fd,
 		return err;
 	}
 	__atomic_add_fetch(&under_way, 1, __ATOMIC_ACQ_REL);
-	if (lien_detached_start(STACK, run, *making))
+	(*making)->joined = pthread_create(&(*making)->thread, NULL, run, *making);
+	if ((*making)->joined)
 		run(*making); /* no thread: run it here */
 	return 0;
 }
@@ -179,20 +162,23 @@ bool lien_making_ready(struct lien_making *making)
 {
 	uint64_t begun = lien_clock_ns(), until = begun + left_ns, waited;
 	struct timespec end = {.tv_sec = until / S_NS, .tv_nsec = until % S_NS};
-	bool done;
+	bool over = __atomic_load_n(&making->over, __ATOMIC_ACQUIRE);
 
-	pthread_mutex_lock(&lock);
-	if (left_ns && !making->waited) {
-		while (!making->done &&
-			!pthread_cond_clockwait(&one_done, &lock, CLOCK_MONOTONIC, &end))
-			;
-		waited = lien_clock_ns() - begun;
-		making->waited = !making->done;
-		left_ns -= waited < left_ns ? waited : left_ns;
-	}
-	done = making->done;
-	pthread_mutex_unlock(&lock);
-	return done;
+	if (over || !left_ns || making->waited)
+		return over;
+	making->joined = !pthread_clockjoin_np(making->thread, NULL, CLOCK_MONOTONIC, &end);
+	making->waited = !making->joined;
+	waited = lien_clock_ns() - begun;
+	left_ns -= waited < left_ns ? waited : left_ns;
+	return making->joined;
+}
+
+/* The thread has made all, and ends now. */
+static void end(struct lien_making *making)
+{
+	if (!making->joined)
+		pthread_join(making->thread, NULL);
+	discard(making);
 }
 
 int lien_making_wait(struct lien_making **making, int *links)
@@ -209,24 +195,23 @@ int lien_making_wait(struct lien_making **making, int *links)
 		links[i] = made->links[i];
 		made->links[i] = -1;
 	}
-	discard(made);
+	end(made);
 	return err;
 }
 
 void lien_making_abandon(struct lien_making **making)
 {
 	struct lien_making *abandoned = *making;
-	bool done;
+	pthread_t thread;
 
 	*making = NULL;
 	if (!abandoned)
 		return;
-	pthread_mutex_lock(&lock);
-	abandoned->abandoned = true;
-	done = abandoned->done;
-	pthread_mutex_unlock(&lock);
-	if (done)
-		discard(abandoned);
+	thread = abandoned->thread;
+	if (__atomic_exchange_n(&abandoned->over, true, __ATOMIC_ACQ_REL))
+		end(abandoned);
+	else
+		pthread_detach(thread); /* it discards what it makes */
 }
 
 void lien_making_allow(unsigned ms)

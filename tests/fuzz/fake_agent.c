@@ -27,7 +27,7 @@
 #include "agent/core/open_files.h"
 #include "agent/processes/probing.h"
 #include "agent/processes/sites.h"
-#include "agent/core/worker.h"
+#include "agent/core/jobs.h"
 #include "loader/probes/uprobe_close.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/gate.h"
@@ -175,7 +175,7 @@ static void process_end(void *context, struct lien_process *process)
 		return;
 	lien_walk_end(agent, process, "it has ended");
 	lien_orders_unlink(tracked);
-	free(tracked->ordinals);
+	free((void *)process->ordinals);
 	free(tracked);
 	process->agent = NULL;
 	process->ordinals = NULL;
@@ -234,16 +234,13 @@ bool lien_node_refresh(struct lien_agent *agent)
 	return false;
 }
 
-void lien_node_ordinals(struct lien_agent *agent, struct lien_process *process,
-	const struct lien_ordinals *ordinals)
+void lien_node_ordinals(struct lien_process *process, const struct lien_ordinals *ordinals)
 {
-	struct lien_tracked *tracked = process->agent;
+	struct lien_ordinals *own = malloc(sizeof(*own));
 
-	(void)agent;
-	if (!tracked->ordinals)
-		tracked->ordinals = malloc(sizeof(*ordinals));
-	*tracked->ordinals = *ordinals;
-	process->ordinals = tracked->ordinals;
+	*own = *ordinals;
+	free((void *)process->ordinals);
+	process->ordinals = own;
 }
 
 bool lien_sites_resolve(struct lien_agent *agent)
@@ -465,21 +462,20 @@ void lien_probes_ungate(struct lien_probes *probes, uint32_t pid, bool ends)
 	(void)probes, (void)pid, (void)ends;
 }
 
-int lien_worker_new(struct lien_agent *agent, struct lien_worker **out)
+int lien_job_start(struct lien_agent *agent, struct lien_job *job)
 {
-	(void)agent, (void)out;
+	(void)agent;
+	if (job->drop)
+		job->drop(job);
+	else
+		free(job);
 	return -ENOSYS;
 }
 
-int lien_worker_submit(struct lien_worker *worker, struct lien_job *job)
+unsigned lien_jobs_pending(const struct lien_agent *agent, enum lien_job_kind kind)
 {
-	(void)worker, (void)job;
-	return -ENOSYS;
-}
-
-void lien_worker_free(struct lien_worker *worker)
-{
-	(void)worker;
+	(void)agent, (void)kind;
+	return 0;
 }
 
 bool lien_proc_has_ended(uint32_t pid, uint64_t start)
@@ -617,7 +613,6 @@ void fake_agent_start(struct fake_agent *fake)
 	fake->pid[1] = idle_child();
 	agent->above = &above;
 	agent->daemon = &of_daemon;
-	(void)!lien_others_start(agent); /* there is no worker: none is ever found */
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	agent->control = -1;
 	agent->token_base = 1ull << 40;
