@@ -184,16 +184,16 @@ static void print_holders(const json_t *holders, const json_t *allocation)
 
 int lien_cmd_holders(int argc, char **argv)
 {
-	const char *socket = NULL;
 	bool json = false;
-	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+	int code;
+	struct lien_query query = {
+		.command = usage.command, .code = &code, .timeout_ms = LIEN_QUERY_MS};
 	const struct lien_option options[] = {
-		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&query.from), {}};
+		LIEN_CLIENT_OPTIONS(&json, &query.socket), LIEN_FROM_OPTION(&query.from), {}};
 	unsigned long address;
 	json_t *result;
 	char hex[20];
 	pid_t pid;
-	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
@@ -202,8 +202,6 @@ int lien_cmd_holders(int argc, char **argv)
 	if (!lien_parse_address(argv[1], &address))
 		return lien_usage_error(&usage, "'%s' is not an address", argv[1]);
 	snprintf(hex, sizeof(hex), "0x%lx", address);
-	query.socket = socket;
-	query.code = &code;
 	result = lien_query(
 		&query, json_pack("{s:s, s:i, s:s}", "op", "holders", "pid", pid, "address", hex));
 	if (!result)

@@ -10,14 +10,11 @@
 #include "tools/cli/gpus.h"
 #include "tools/cli/idle.h"
 #include "tools/cli/interrupt.h"
-#include "tools/cli/left.h"
 #include "tools/cli/moved.h"
 #include "tools/cli/nodes_move.h"
-#include "tools/cli/nodes_print.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
-#include "tools/cli/unknown.h"
 
 #define COLUMNS	       6 /* beside the phases */
 #define PHASES_MAX     12

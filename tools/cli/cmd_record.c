@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -10,7 +12,6 @@
 
 #include <lien/clock.h>
 
-#include "tools/cli/child.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/event_stream.h"
 #include "tools/cli/options.h"
@@ -39,6 +40,55 @@ static const struct lien_usage usage = {
 	.max = -1,
 	.examples = examples,
 };
+
+#define BY_SIGNAL 128
+
+/*
+ * Starts argv with the signal mask `mask`. Returns 0, or, after a message, the exit code for a
+ * command that could not be started (127: not found). Call lien_preload_set() before.
+ */
+static int start_child(const char *command, char **argv, const sigset_t *mask, pid_t *pid)
+{
+	int ends[2], err = 0;
+
+	/* The pipe closes when the program starts; what is in it is why it did not. */
+	if (pipe2(ends, O_CLOEXEC))
+		return lien_complain(command, "cannot make a pipe: %s", strerror(errno));
+	fflush(stdout);
+	*pid = fork();
+	if (!*pid) {
+		sigprocmask(SIG_SETMASK, mask, NULL);
+		execvp(argv[0], argv);
+		err = errno;
+		_exit(write(ends[1], &err, sizeof(err)) != sizeof(err));
+	}
+	close(ends[1]);
+	if (*pid < 0) {
+		close(ends[0]);
+		return lien_complain(command, "cannot fork: %s", strerror(errno));
+	}
+	while (read(ends[0], &err, sizeof(err)) < 0 && errno == EINTR)
+		;
+	close(ends[0]);
+	if (!err)
+		return 0;
+	waitpid(*pid, NULL, 0);
+	return lien_preload_failed(command, argv[0], err);
+}
+
+/* Prints a line on stderr unless the wait status is a success. Returns the exit code that passes it
+ * on: the program's, or, as shells do, 128 and the signal's number. */
+static int code_of_child(const char *command, const char *program, int status)
+{
+	if (WIFSIGNALED(status)) {
+		lien_warn(command, "%s was killed by signal %d (%s)", program, WTERMSIG(status),
+			strsignal(WTERMSIG(status)));
+		return BY_SIGNAL + WTERMSIG(status);
+	}
+	if (WEXITSTATUS(status))
+		lien_warn(command, "%s ended with exit code %d", program, WEXITSTATUS(status));
+	return WEXITSTATUS(status);
+}
 
 struct session {
 	struct lien_record_file file;
@@ -88,7 +138,7 @@ static void take_signal(struct session *session, const char *program)
 		session->stopped_by = info.ssi_signo;
 		stop(session);
 	} else if (session->child && waitpid(session->child, &status, WNOHANG) == session->child) {
-		session->child_code = lien_child_code(usage.command, program, status);
+		session->child_code = code_of_child(usage.command, program, status);
 		session->child = 0;
 		stop(session);
 	}
@@ -140,7 +190,7 @@ static void wait_for_child(struct session *session, const char *program)
 		kill(session->child, SIGTERM);
 	sigprocmask(SIG_SETMASK, &session->old_mask, NULL);
 	if (waitpid(session->child, &status, 0) == session->child)
-		session->child_code = lien_child_code(usage.command, program, status);
+		session->child_code = code_of_child(usage.command, program, status);
 }
 
 static int record(struct session *session, char **program, bool force, bool json)
@@ -151,8 +201,7 @@ static int record(struct session *session, char **program, bool force, bool json
 	if (code)
 		return code;
 	if (*program)
-		code = lien_child_start(
-			usage.command, program, &session->old_mask, &session->child);
+		code = start_child(usage.command, program, &session->old_mask, &session->child);
 	if (code) {
 		lien_record_file_give_up(&session->file);
 		return code;

@@ -5,7 +5,7 @@
 
 #include "tools/cli/commands.h"
 #include "tools/cli/idle.h"
-#include "tools/cli/left.h"
+#include "tools/cli/moved.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
@@ -280,16 +280,14 @@ static void print_warnings(const json_t *status)
 
 int lien_cmd_status(int argc, char **argv)
 {
-	const char *socket = NULL;
 	bool json = false;
-	const struct lien_option options[] = {LIEN_CLIENT_OPTIONS(&json, &socket), {}};
 	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+	const struct lien_option options[] = {LIEN_CLIENT_OPTIONS(&json, &query.socket), {}};
 	json_t *result;
 	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	query.socket = socket;
 	result = lien_query(&query, json_pack("{s:s}", "op", "status"));
 	if (!result)
 		return LIEN_EXIT_FAILURE;
