@@ -18,15 +18,6 @@ static const char *call_name(unsigned call)
 
 /* --- gathering -------------------------------------------------------------------------------- */
 
-int lien_counted_cmp(const void *a, const void *b)
-{
-	const struct lien_counted *x = a, *y = b;
-
-	if (x->comm.pid != y->comm.pid)
-		return x->comm.pid < y->comm.pid ? -1 : 1;
-	return (x->comm.comm > y->comm.comm) - (x->comm.comm < y->comm.comm);
-}
-
 static int entry_by_comm(const void *a, const void *b)
 {
 	const struct lien_comm_entry *x = a, *y = b;

@@ -65,7 +65,17 @@ struct lien_comm_entry *lien_comm_entry(
 
 json_t *lien_view_left(const struct lien_left *left, unsigned count);
 /* Returns the GPU that device memory lies on; NULL: its owner's ordinals are not known. */
-const struct lien_uuid *lien_allocation_gpu(const struct lien_allocation *allocation);
+static inline const struct lien_uuid *lien_allocation_gpu(const struct lien_allocation *allocation)
+{
+	const struct lien_ordinals *ordinals =
+		allocation->owner ? allocation->owner->ordinals : NULL;
+	int ordinal = allocation->prop.location_id;
+
+	return ordinals && ordinal >= 0 && (unsigned)ordinal < ordinals->count
+		       ? &ordinals->uuid[ordinal]
+		       : NULL;
+}
+
 /*
  * Returns the name of the row of `mem` by an aspect that `sample` is part of. By rank, `process`
  * has it; NULL: it has ended. The caller frees; NULL: out of memory.

@@ -27,12 +27,6 @@ const char *lien_host_kind(const struct lien_allocation *allocation)
 	}
 }
 
-bool lien_is_arena(const struct lien_allocation *allocation)
-{
-	return allocation->origin == LIEN_ORIGIN_REGISTERED &&
-	       !strcmp(lien_allocation_library(allocation), LIEN_ARENA_LIBRARY);
-}
-
 /* --- rows ------------------------------------------------------------------------------------- */
 
 /* Rows differ in any of these. Has no padding: it is compared as bytes. Strings are interned. */
