@@ -71,14 +71,14 @@ static void print_arena(const json_t *result, bool release)
 	if (lien_get_number(host, "prepare_percent"))
 		print_limited(processes);
 	if (release)
-		text = lien_format(
-			"%s given back", lien_size(lien_get_number(result, "released_bytes")).text);
+		text = lien_format("%s given back",
+			lien_bytes(lien_get_number(result, "released_bytes")).text);
 	text = lien_append(
-		text, ", ", "%s held", lien_size(lien_get_number(host, "held_bytes")).text);
+		text, ", ", "%s held", lien_bytes(lien_get_number(host, "held_bytes")).text);
 	text = lien_append(
-		text, ", ", "%s in use", lien_size(lien_get_number(host, "used_bytes")).text);
+		text, ", ", "%s in use", lien_bytes(lien_get_number(host, "used_bytes")).text);
 	if (limit)
-		text = lien_append(text, ", ", "%s allowed", lien_size(limit).text);
+		text = lien_append(text, ", ", "%s allowed", lien_bytes(limit).text);
 	else
 		text = lien_append(text, ", ", "no limit");
 	if (lien_get_number(host, "prepare_percent"))

@@ -47,7 +47,7 @@ static char *driver_says(const json_t *difference)
 
 	if (!json_is_object(found))
 		return lien_format("nothing");
-	text = lien_format("%s, handle %s", lien_size(lien_get_number(found, "bytes")).text,
+	text = lien_format("%s, handle %s", lien_bytes(lien_get_number(found, "bytes")).text,
 		lien_get_text(found, "handle"));
 	if (json_is_integer(json_object_get(found, "device")))
 		text = lien_append(
@@ -176,7 +176,7 @@ static char *evidence_of(const json_t *finding)
 				lien_get_text(entry, "group"), lien_get_number(entry, "rank"));
 		else
 			text = lien_append(text, ", ", "%s (%s)", lien_get_text(entry, "address"),
-				lien_size(lien_get_number(entry, "bytes")).text);
+				lien_bytes(lien_get_number(entry, "bytes")).text);
 	}
 	if (text && count > json_array_size(list))
 		text = lien_append(

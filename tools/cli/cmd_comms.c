@@ -146,14 +146,14 @@ static char *rank_text(const json_t *comm)
 static char *memory_text(const json_t *comm)
 {
 	return lien_format("%s",
-		lien_size(lien_get_number(comm, "bytes") + lien_get_number(comm, "host_bytes"))
+		lien_bytes(lien_get_number(comm, "bytes") + lien_get_number(comm, "host_bytes"))
 			.text);
 }
 
 static char *inferred_text(const json_t *comm)
 {
-	return lien_format("%s", lien_size(lien_get_number(comm, "inferred_bytes") +
-					   lien_get_number(comm, "inferred_host_bytes"))
+	return lien_format("%s", lien_bytes(lien_get_number(comm, "inferred_bytes") +
+					    lien_get_number(comm, "inferred_host_bytes"))
 					 .text);
 }
 
@@ -165,7 +165,7 @@ static char *registered_text(const json_t *comm)
 	if (!count)
 		return lien_format("-");
 	return lien_format(
-		"%" PRIu64 ": %s", count, lien_size(lien_get_number(registered, "bytes")).text);
+		"%" PRIu64 ": %s", count, lien_bytes(lien_get_number(registered, "bytes")).text);
 }
 
 /* Short form: communicators are used all the time, or not for hours. */

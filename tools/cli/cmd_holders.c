@@ -79,9 +79,10 @@ static void explain(const json_t *result, pid_t pid, unsigned long address)
 	lien_print_wrapped(stdout, 0,
 		"Address 0x%lx of process %d lies in allocation %" PRIu64
 		": %s%s, now %s; %s%s%s%s. %s %zu %s it%s",
-		address, pid, lien_get_number(a, "id"), lien_size(lien_get_number(a, "bytes")).text,
-		place, lien_get_text(a, "state"), made, comm, *tag ? ", with the tag " : "", tag,
-		fate, liens, liens == 1 ? "lien holds" : "liens hold", liens ? ":" : ".");
+		address, pid, lien_get_number(a, "id"),
+		lien_bytes(lien_get_number(a, "bytes")).text, place, lien_get_text(a, "state"),
+		made, comm, *tag ? ", with the tag " : "", tag, fate, liens,
+		liens == 1 ? "lien holds" : "liens hold", liens ? ":" : ".");
 	free(made);
 	free(comm);
 	free(fate);
@@ -174,7 +175,7 @@ static void print_holders(const json_t *holders, const json_t *allocation)
 		lien_table_add(table, "%" PRIu64, lien_get_number(holder, "pid"));
 		lien_table_add(table, "%s", lien_get_text(holder, "kind"));
 		lien_table_add(table, "%s", *name ? name : "-");
-		lien_table_add(table, "%s", bytes ? lien_size(bytes).text : "-");
+		lien_table_add(table, "%s", bytes ? lien_bytes(bytes).text : "-");
 		lien_table_add(table, "%s", detail);
 		free(detail);
 	}

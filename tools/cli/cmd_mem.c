@@ -131,11 +131,11 @@ static void print_sites(const json_t *rows)
 		uint64_t offloaded = lien_get_number(row, "offloaded_bytes");
 
 		lien_print_wrapped(stdout, 4, "%s in %" PRIu64 " %s of %s memory%s%s: %s",
-			lien_size(lien_get_number(row, "bytes")).text,
+			lien_bytes(lien_get_number(row, "bytes")).text,
 			LIEN_PLURAL(
 				lien_get_number(row, "allocations"), "allocation", "allocations"),
 			lien_get_text(row, "kind"), offloaded ? ", offloaded " : "",
-			offloaded ? lien_size(offloaded).text : "", lien_get_text(row, "key"));
+			offloaded ? lien_bytes(offloaded).text : "", lien_get_text(row, "key"));
 	}
 }
 
@@ -180,15 +180,15 @@ static void print_total(const json_t *result, uint64_t offloaded)
 {
 	const uint64_t all = lien_get_number(result, "offload_frees"), nccl = frees_nccl(result);
 	char *text = lien_format(
-		"total: %s on the GPUs", lien_size(lien_get_number(result, "bytes")).text);
+		"total: %s on the GPUs", lien_bytes(lien_get_number(result, "bytes")).text);
 
 	if (!json_is_null(json_object_get(result, "offload_frees")))
 		text = lien_append(
-			text, ", ", "of which an offload frees %s", lien_size(nccl).text);
+			text, ", ", "of which an offload frees %s", lien_bytes(nccl).text);
 	if (nccl < all)
-		text = lien_append(text, ", ", "and with --owner all %s", lien_size(all).text);
+		text = lien_append(text, ", ", "and with --owner all %s", lien_bytes(all).text);
 	if (offloaded)
-		text = lien_append(text, "; ", "%s offloaded now", lien_size(offloaded).text);
+		text = lien_append(text, "; ", "%s offloaded now", lien_bytes(offloaded).text);
 	printf("\n");
 	lien_print_wrapped(stdout, 2, "%s", text);
 	free(text);
@@ -201,14 +201,15 @@ static void print_host_bytes(const json_t *result)
 	uint64_t arena = lien_get_number(result, "arena_bytes");
 
 	if (bytes)
-		printf("and %s of the host's memory, pinned for the GPUs\n", lien_size(bytes).text);
+		printf("and %s of the host's memory, pinned for the GPUs\n",
+			lien_bytes(bytes).text);
 	if (arena)
 		lien_print_wrapped(stdout, 2,
 			json_is_null(json_object_get(result, "offload_frees")) /* a recording */
 				? "lien kept %s of the host's memory pinned for offloads"
 				: "lien keeps %s of the host's memory pinned for offloads: see "
 				  "`lien arena`",
-			lien_size(arena).text);
+			lien_bytes(arena).text);
 }
 
 /* Prints the answer to a request with `by`. */
@@ -229,7 +230,7 @@ static char *frees_text(const json_t *row)
 {
 	if (is_again(row) || is_host(row) || json_is_null(json_object_get(row, "offload_frees")))
 		return lien_format("-");
-	return lien_format("%s", lien_size(lien_get_number(row, "offload_frees")).text);
+	return lien_format("%s", lien_bytes(lien_get_number(row, "offload_frees")).text);
 }
 
 static void print_rows(const json_t *result)

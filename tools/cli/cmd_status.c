@@ -49,7 +49,7 @@ static void print_journal(const json_t *journal)
 		return;
 	}
 	lien_print_wrapped(stdout, 13, "journal      %s in %s",
-		lien_size(lien_get_number(journal, "bytes")).text, path);
+		lien_bytes(lien_get_number(journal, "bytes")).text, path);
 	if (taken)
 		lien_print_wrapped(stdout, 13,
 			"             %" PRIu64 " %s taken over from an earlier agent",
@@ -61,9 +61,9 @@ static void print_host(const json_t *host)
 	uint64_t limit = lien_get_number(host, "limit_bytes");
 
 	lien_print_wrapped(stdout, 13, "host memory  %s held for offloads, %s in use, %s%s",
-		lien_size(lien_get_number(host, "held_bytes")).text,
-		lien_size(lien_get_number(host, "used_bytes")).text,
-		limit ? lien_size(limit).text : "no limit", limit ? " allowed" : "");
+		lien_bytes(lien_get_number(host, "held_bytes")).text,
+		lien_bytes(lien_get_number(host, "used_bytes")).text,
+		limit ? lien_bytes(limit).text : "no limit", limit ? " allowed" : "");
 }
 
 static void print_loop(const json_t *loop)
@@ -81,7 +81,7 @@ static void print_numbers(const json_t *status)
 	lien_print_wrapped(stdout, 13,
 		"agent        version %s, pid %" PRIu64 ", up for %s, %s of memory",
 		lien_get_text(status, "version"), lien_get_number(status, "pid"), up,
-		lien_size(lien_get_number(status, "rss_bytes")).text);
+		lien_bytes(lien_get_number(status, "rss_bytes")).text);
 	if (json_object_get(status, "loop"))
 		print_loop(json_object_get(status, "loop"));
 	printf("graph        %" PRIu64 " %s, ",

@@ -18,7 +18,7 @@ char *lien_freed_text(const json_t *process)
 {
 	if (!json_is_integer(json_object_get(process, "freed_bytes")))
 		return lien_format("-");
-	return lien_format("%s", lien_size(lien_get_number(process, "freed_bytes")).text);
+	return lien_format("%s", lien_bytes(lien_get_number(process, "freed_bytes")).text);
 }
 
 #define PIDS_SHOWN 8
@@ -122,7 +122,7 @@ bool lien_print_left(const char *title, const json_t *left)
 		char *where = example(r), *who = owners(r);
 
 		lien_print_wrapped(stdout, 4, "  %s in %" PRIu64 " %s of %s%s: %s",
-			lien_size(r->bytes).text,
+			lien_bytes(r->bytes).text,
 			LIEN_PLURAL(r->allocations, "allocation", "allocations"), who, where,
 			r->text);
 		free(who);
@@ -149,8 +149,8 @@ void lien_print_short(const char *title, const json_t *rows)
 			"  %s of %s dropped on the GPU of process %" PRIu64
 			"%s: another program has allocated meanwhile, or something that lien does "
 			"not see holds the old memory (`lien check --deep`, `lien doctor`)",
-			lien_size(lien_get_number(row, "missing_bytes")).text,
-			lien_size(lien_get_number(row, "dropped_bytes")).text,
+			lien_bytes(lien_get_number(row, "missing_bytes")).text,
+			lien_bytes(lien_get_number(row, "dropped_bytes")).text,
 			lien_get_number(row, "pid"), others);
 		free(others);
 	}
@@ -162,12 +162,12 @@ static void print_unknown_read(const json_t *entry)
 	uint64_t movable = lien_get_number(entry, "movable_bytes");
 
 	printf("  process %" PRIu64 ": %s in %" PRIu64 " %s", lien_get_number(entry, "pid"),
-		lien_size(bytes).text,
+		lien_bytes(bytes).text,
 		LIEN_PLURAL(lien_get_number(entry, "allocations"), "allocation", "allocations"));
 	if (movable == bytes)
 		printf(", all movable\n");
 	else
-		printf(", %s movable\n", lien_size(movable).text);
+		printf(", %s movable\n", lien_bytes(movable).text);
 }
 
 static void print_unknown_unread(const json_t *entry)
@@ -201,16 +201,16 @@ void lien_print_unknown(const json_t *unknown)
 		lien_print_wrapped(stdout, 2,
 			"`lien offload --owner unknown` moves %s of this; `lien offload "
 			"--owner all` moves it with everything else",
-			lien_size(movable).text);
+			lien_bytes(movable).text);
 	if (stays)
 		lien_print_wrapped(stdout, 2,
 			"`lien offload --owner unknown --dry-run` says why %s cannot be moved",
-			lien_size(stays).text);
+			lien_bytes(stays).text);
 }
 
 static char *moved_text(const json_t *process)
 {
-	return lien_format("%s", lien_size(lien_moved_bytes(process)).text);
+	return lien_format("%s", lien_bytes(lien_moved_bytes(process)).text);
 }
 
 void lien_print_nodes_move(const json_t *result, bool restore)
@@ -250,7 +250,7 @@ void lien_print_nodes_move(const json_t *result, bool restore)
 		dry	  ? "would offload"
 		: restore ? "restored"
 			  : "offloaded",
-		lien_size(lien_moved_bytes(result)).text,
+		lien_bytes(lien_moved_bytes(result)).text,
 		LIEN_PLURAL(processes, "process", "processes"), LIEN_PLURAL(with, "node", "nodes"));
 	if (!dry)
 		text = lien_append(text, " ", "in %s", lien_time(lien_get_real(result, "ms")).text);

@@ -95,7 +95,7 @@ void lien_record_file_print(const struct lien_record_file *file, bool json)
 		printf("%s: %" PRIu64 " %s of ", file->path,
 			LIEN_PLURAL(file->events, "event", "events"));
 		printf("%" PRIu64 " %s, %s\n", LIEN_PLURAL(file->processes, "process", "processes"),
-			lien_size(size).text);
+			lien_bytes(size).text);
 		return;
 	}
 	all = json_pack("{s:I, s:I, s:I}", "events", (json_int_t)file->events, "processes",

@@ -193,7 +193,7 @@ static void put_total(struct column *column)
 	const struct lien_font number = {17, LIEN_INK, true, LIEN_START};
 	const struct lien_font unit = {11, LIEN_MUTED, false, LIEN_END};
 	bool on_gpu = column->resident->device < LIEN_DEVICE_NONE;
-	struct lien_text bytes = lien_size(column->resident->bytes);
+	struct lien_bytes_text bytes = lien_bytes(column->resident->bytes);
 
 	lien_svg_text(
 		column->out, column->x, column->y + 15, column->width, &number, "%s", bytes.text);
@@ -212,7 +212,7 @@ static void put_row(struct column *column, const char *name, uint64_t allocation
 	const struct lien_font number = {11, LIEN_INK, false, LIEN_END};
 	const struct lien_font count = {11, LIEN_MUTED, false, LIEN_END};
 	int right = column->x + column->width, room = column->width - 15;
-	struct lien_text size = lien_size(bytes);
+	struct lien_bytes_text size = lien_bytes(bytes);
 
 	lien_svg_text(column->out, column->x + 15, column->y + 11, room, &label, "%s", name);
 	if (lien_svg_width(&label, name) + lien_svg_width(&number, size.text) > room)
@@ -454,7 +454,7 @@ static void draw_head(
 	lien_svg_text(sheet->out, x + 14, y + 19, width - 28, &title, "%s", name);
 	if (end - first > 1 && bytes)
 		lien_svg_text(sheet->out, x + width - 14, y + 19, width / 2, &total, "%s in all",
-			lien_size(bytes).text);
+			lien_bytes(bytes).text);
 	free(name);
 }
 

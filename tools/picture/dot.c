@@ -361,7 +361,7 @@ static void print_importers(const struct picture *picture, const struct group *g
 			return;
 		}
 		fprintf(picture->out, "\\n%" PRIu64 " imported by %" PRIu64 ", %s", peer->count,
-			lien_several_pid(picture->nodes, peer->pid), lien_size(peer->bytes).text);
+			lien_several_pid(picture->nodes, peer->pid), lien_bytes(peer->bytes).text);
 	}
 }
 
@@ -385,7 +385,7 @@ static void print_group(const struct picture *picture, unsigned index)
 	}
 	fprintf(picture->out, "\\n%" PRIu64 " %s, %s",
 		LIEN_PLURAL(group->count, "allocation", "allocations"),
-		lien_size(group->bytes).text);
+		lien_bytes(group->bytes).text);
 	if (group->device >= 0)
 		fprintf(picture->out, " on device %" PRId64,
 			lien_several_device(picture->nodes, group->device));
@@ -431,8 +431,8 @@ static void print_heading(const struct picture *picture, const json_t *process, 
 		fprintf(out,
 			"\t\tp%" PRIu64 " [label=\"%s on the GPU\\n%s imported\", shape=ellipse,"
 			" style=filled, fillcolor=white];\n",
-			pid, lien_size(lien_get_number(process, "bytes")).text,
-			lien_size(lien_get_number(process, "imported_bytes")).text);
+			pid, lien_bytes(lien_get_number(process, "bytes")).text,
+			lien_bytes(lien_get_number(process, "imported_bytes")).text);
 }
 
 static void print_process(const struct picture *picture, const json_t *process, uint64_t pid)
@@ -492,7 +492,7 @@ static void print_imports(const struct picture *picture)
 				" %s\\n%s\", color=\"%s\","
 				" fontcolor=\"%s\"];\n",
 				i, peer->pid, LIEN_PLURAL(peer->count, "import", "imports"),
-				lien_size(peer->bytes).text, COLOR_IMPORT, COLOR_IMPORT);
+				lien_bytes(peer->bytes).text, COLOR_IMPORT, COLOR_IMPORT);
 		}
 	}
 }
@@ -556,7 +556,7 @@ static int print_registrations(const struct picture *picture, unsigned team)
 				"\tg%u -> c%u [label=\"%s\\n%s registered\", dir=back, "
 				"style=dashed,"
 				" color=\"%s\", fontcolor=\"%s\"];\n",
-				i, team, text, lien_size(sums[i].bytes).text, COLOR_RANK,
+				i, team, text, lien_bytes(sums[i].bytes).text, COLOR_RANK,
 				COLOR_RANK);
 		free(text);
 	}
