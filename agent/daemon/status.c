@@ -14,7 +14,6 @@
 #include "agent/core/agent.h"
 #include "agent/core/node.h"
 #include "agent/core/proc.h"
-#include "agent/core/worker.h"
 #include "agent/daemon/daemon.h"
 #include "agent/daemon/requests.h"
 #include "agent/graph/array.h"
@@ -34,30 +33,21 @@
 /*
  * Other agents that watch the same processes: those in the agent's pid namespace and in those below
  * it. A process takes orders from one agent only, and each agent traces all calls. Agents in a pid
- * namespace above are not seen; they see this one. /proc is searched in a thread; the log names
- * each agent that comes and goes.
+ * namespace above are not seen; they see this one. /proc is searched by the thread that searches it
+ * for probing; the log names each agent that comes and goes.
  */
 
 #define FRESH_NS    3000000000ull  /* asked for more often, the last list will do */
 #define TICK_NS	    60000000000ull /* looked for unasked */
-#define OTHERS_MAX  16
 #define COMMAND_MAX 4096
 
 struct seen {
 	uint32_t pid, parent;
 };
 
-struct lien_others {
-	struct lien_worker *worker;
-	bool looking;
-	uint64_t t_looked; /* 0: never */
-	uint32_t pids[OTHERS_MAX];
-	unsigned count;
-};
-
 struct looking {
 	struct lien_job job;
-	struct seen seen[OTHERS_MAX];
+	struct seen seen[LIEN_OTHERS_MAX];
 	unsigned count;
 };
 
@@ -120,7 +110,7 @@ static void look(struct lien_job *job)
 	struct seen seen;
 	DIR *proc = opendir("/proc");
 
-	while (proc && looking->count < OTHERS_MAX && (entry = readdir(proc))) {
+	while (proc && looking->count < LIEN_OTHERS_MAX && (entry = readdir(proc))) {
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
 		seen.pid = strtoul(entry->d_name, NULL, 10);
@@ -139,45 +129,45 @@ static void looking_free(struct lien_job *job)
 static void looked(struct lien_agent *agent, struct lien_job *job)
 {
 	struct looking *looking = (struct looking *)job;
-	struct lien_others *others = agent->daemon->others;
-	uint32_t pids[OTHERS_MAX];
+	struct lien_daemon *daemon = agent->daemon;
+	uint32_t pids[LIEN_OTHERS_MAX];
 	unsigned count = 0, i;
 
 	for (i = 0; i < looking->count; i++)
 		if (!is_child(looking, &looking->seen[i]))
 			pids[count++] = looking->seen[i].pid;
 	for (i = 0; i < count; i++)
-		if (!lien_pids_have(others->pids, others->count, pids[i]))
+		if (!lien_pids_have(daemon->others.pids, daemon->others.count, pids[i]))
 			lien_log(4,
 				"another agent, pid %u, watches the same processes: each of them "
 				"takes "
 				"orders from one agent only, and its calls are traced twice: stop "
 				"one",
 				pids[i]);
-	for (i = 0; i < others->count; i++)
-		if (!lien_pids_have(pids, count, others->pids[i]))
-			lien_log(6, "the other agent, pid %u, has ended", others->pids[i]);
-	memcpy(others->pids, pids, sizeof(*pids) * count);
-	others->count = count;
-	others->t_looked = lien_now_ns();
-	others->looking = false;
+	for (i = 0; i < daemon->others.count; i++)
+		if (!lien_pids_have(pids, count, daemon->others.pids[i]))
+			lien_log(6, "the other agent, pid %u, has ended", daemon->others.pids[i]);
+	memcpy(daemon->others.pids, pids, sizeof(*pids) * count);
+	daemon->others.count = count;
+	daemon->others.t_looked = lien_now_ns();
+	daemon->others.looking = false;
 	looking_free(job);
 }
 
 static void refresh(struct lien_agent *agent, uint64_t age_ns)
 {
-	struct lien_others *others = agent->daemon->others;
+	struct lien_daemon *daemon = agent->daemon;
 	struct looking *looking;
 
-	if (agent->is_copy || others->looking ||
-		(others->t_looked && lien_now_ns() - others->t_looked < age_ns))
+	if (agent->is_copy || daemon->others.looking ||
+		(daemon->others.t_looked && lien_now_ns() - daemon->others.t_looked < age_ns))
 		return;
 	looking = calloc(1, sizeof(*looking));
 	if (!looking)
 		return;
 	looking->job = (struct lien_job){.work = look, .done = looked, .drop = looking_free};
-	others->looking = !lien_worker_submit(others->worker, &looking->job);
-	if (!others->looking)
+	daemon->others.looking = !lien_probing_submit(agent, &looking->job);
+	if (!daemon->others.looking)
 		free(looking);
 }
 
@@ -189,29 +179,14 @@ void lien_others_tick(struct lien_agent *agent)
 /* Their pids, as of a few seconds ago; has them looked for again. */
 static json_t *status_others(struct lien_agent *agent)
 {
+	const struct lien_daemon *daemon = agent->daemon;
 	json_t *pids = json_array();
 	unsigned i;
 
 	refresh(agent, FRESH_NS);
-	for (i = 0; i < agent->daemon->others->count; i++)
-		json_array_append_new(pids, json_integer(agent->daemon->others->pids[i]));
+	for (i = 0; i < daemon->others.count; i++)
+		json_array_append_new(pids, json_integer(daemon->others.pids[i]));
 	return pids;
-}
-
-int lien_others_start(struct lien_agent *agent)
-{
-	agent->daemon->others = calloc(1, sizeof(*agent->daemon->others));
-	return agent->daemon->others ? lien_worker_new(agent, &agent->daemon->others->worker)
-				     : -ENOMEM;
-}
-
-void lien_others_stop(struct lien_agent *agent)
-{
-	if (!agent->daemon->others)
-		return;
-	lien_worker_free(agent->daemon->others->worker);
-	free(agent->daemon->others);
-	agent->daemon->others = NULL;
 }
 
 /* --- status ----------------------------------------------------------------------------------- */

@@ -446,6 +446,12 @@ json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewe
 	return json_array();
 }
 
+int lien_probing_submit(struct lien_agent *agent, struct lien_job *job)
+{
+	(void)agent, (void)job;
+	return -EAGAIN;
+}
+
 json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	(void)agent, (void)viewer;
@@ -611,7 +617,6 @@ void fake_agent_start(struct fake_agent *fake)
 	fake->pid[1] = idle_child();
 	agent->above = &above;
 	agent->daemon = &of_daemon;
-	(void)!lien_others_start(agent); /* there is no worker: none is ever found */
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	agent->control = -1;
 	agent->token_base = 1ull << 40;
