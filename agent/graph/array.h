@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Arrays that grow by doubling, and search and order in them. */
+/* Arrays that grow by doubling; search and order in them; rows found by a hash. */
 #ifndef LIEN_ARRAY_H
 #define LIEN_ARRAY_H
 
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,75 @@ static inline int lien_u64_cmp(const void *a, const void *b)
 	const uint64_t *x = a, *y = b;
 
 	return (*x > *y) - (*x < *y);
+}
+
+/* --- rows of an array, found by a hash of their keys ------------------------------------------ */
+
+struct lien_place {
+	uint64_t hash;
+	unsigned row; /* from 1; 0: empty */
+};
+
+struct lien_rows {
+	struct lien_place *place;
+	unsigned places; /* a power of 2, at least twice the count of rows */
+	unsigned room;	 /* of the array */
+};
+
+/* Adds a part of a key to a hash; start with 0. */
+static inline uint64_t lien_rows_mix(uint64_t hash, uint64_t part)
+{
+	hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
+	return hash ^ hash >> 32;
+}
+
+static inline int lien_rows_grow(struct lien_rows *rows)
+{
+	struct lien_rows grown = {
+		.places = rows->places ? 2 * rows->places : 64, .room = rows->room};
+	unsigned i, at;
+
+	grown.place = calloc(grown.places, sizeof(*grown.place));
+	if (!grown.place)
+		return -ENOMEM;
+	for (i = 0; i < rows->places; i++) {
+		if (!rows->place[i].row)
+			continue;
+		for (at = rows->place[i].hash; grown.place[at & (grown.places - 1)].row; at++)
+			;
+		grown.place[at & (grown.places - 1)] = rows->place[i];
+	}
+	free(rows->place);
+	*rows = grown;
+	return 0;
+}
+
+/*
+ * Returns the row for which is_row() returns true; if there is none, a new one at the end of the
+ * array, of zeros. `array`: the address of a pointer to *count rows of `size` bytes. NULL: out of
+ * memory.
+ */
+static inline void *lien_rows_find(struct lien_rows *rows, uint64_t hash,
+	bool (*is_row)(const void *row, const void *key), const void *key, void *array,
+	unsigned *count, size_t size)
+{
+	struct lien_place *place;
+	unsigned at = hash;
+	char *first;
+
+	if ((2 * (*count + 1) > rows->places && lien_rows_grow(rows)) ||
+		lien_array_grow(array, *count, &rows->room, size))
+		return NULL;
+	memcpy(&first, array, sizeof(first));
+	for (;; at++) {
+		place = &rows->place[at & (rows->places - 1)];
+		if (!place->row)
+			break;
+		if (place->hash == hash && is_row(first + (place->row - 1) * size, key))
+			return first + (place->row - 1) * size;
+	}
+	*place = (struct lien_place){hash, ++*count};
+	return memset(first + (*count - 1) * size, 0, size);
 }
 
 #endif

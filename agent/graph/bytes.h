@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Sizes in messages, in the same words as the command line's (tools/text/output.h). */
+/* Sizes in messages and in the output of commands. */
 #ifndef LIEN_BYTES_H
 #define LIEN_BYTES_H
 

@@ -9,24 +9,6 @@
 #include "agent/graph/event_check.h"
 #include "agent/views/internal.h"
 
-struct entry {
-	struct lien_process *process;
-	const struct lien_comm *comm;
-	const struct lien_probe_traffic *traffic; /* NULL: not used so far, or not counted */
-	uint64_t exact, inferred, host, host_inferred, offloaded;
-};
-
-struct entries {
-	const struct lien_viewer *viewer;
-	struct entry *entry;
-	size_t count;
-	/* Entries for communicators that are counted, but were made before they could be seen. */
-	struct lien_comm *unseen;
-	size_t unseen_count;
-	bool counted; /* a communicator that is not counted was not used */
-	uint64_t now_ns;
-};
-
 static const char *call_name(unsigned call)
 {
 	const char *name = lien_call_name(call);
@@ -36,25 +18,16 @@ static const char *call_name(unsigned call)
 
 /* --- gathering -------------------------------------------------------------------------------- */
 
-int lien_counted_cmp(const void *a, const void *b)
-{
-	const struct lien_counted *x = a, *y = b;
-
-	if (x->comm.pid != y->comm.pid)
-		return x->comm.pid < y->comm.pid ? -1 : 1;
-	return (x->comm.comm > y->comm.comm) - (x->comm.comm < y->comm.comm);
-}
-
 static int entry_by_comm(const void *a, const void *b)
 {
-	const struct entry *x = a, *y = b;
+	const struct lien_comm_entry *x = a, *y = b;
 
 	return (x->comm > y->comm) - (x->comm < y->comm);
 }
 
 static int entry_by_group(const void *a, const void *b)
 {
-	const struct entry *x = a, *y = b;
+	const struct lien_comm_entry *x = a, *y = b;
 	int order = memcmp(x->comm->id, y->comm->id, sizeof(x->comm->id));
 
 	if (order)
@@ -78,7 +51,7 @@ static size_t comms_of(struct lien_graph *graph)
 	return count;
 }
 
-static void add_seen(struct entries *entries, struct lien_graph *graph,
+static void add_seen(struct lien_comm_entries *entries, struct lien_graph *graph,
 	const struct lien_counted *counted, size_t count)
 {
 	const struct lien_counted *found;
@@ -94,14 +67,15 @@ static void add_seen(struct entries *entries, struct lien_graph *graph,
 
 			found = count ? bsearch(&key, counted, count, sizeof(key), lien_counted_cmp)
 				      : NULL;
-			entries->entry[entries->count++] = (struct entry){.process = process,
-				.comm = comm,
-				.traffic = found ? &found->traffic : NULL};
+			entries->entry[entries->count++] =
+				(struct lien_comm_entry){.process = process,
+					.comm = comm,
+					.traffic = found ? &found->traffic : NULL};
 		}
 	}
 }
 
-static void add_unseen(struct entries *entries, struct lien_graph *graph,
+static void add_unseen(struct lien_comm_entries *entries, struct lien_graph *graph,
 	const struct lien_counted *counted, size_t count)
 {
 	struct lien_process *process;
@@ -118,12 +92,12 @@ static void add_unseen(struct entries *entries, struct lien_graph *graph,
 		comm = &entries->unseen[entries->unseen_count++];
 		comm->address = counted[i].comm.comm;
 		comm->rank = comm->nranks = comm->device = -1;
-		entries->entry[entries->count++] = (struct entry){
+		entries->entry[entries->count++] = (struct lien_comm_entry){
 			.process = process, .comm = comm, .traffic = &counted[i].traffic};
 	}
 }
 
-static void sum_allocation(struct entry *entry, const struct lien_allocation *allocation)
+static void sum_allocation(struct lien_comm_entry *entry, const struct lien_allocation *allocation)
 {
 	bool inferred = allocation->comm_inferred;
 
@@ -135,25 +109,33 @@ static void sum_allocation(struct entry *entry, const struct lien_allocation *al
 		*(inferred ? &entry->host_inferred : &entry->host) += allocation->bytes;
 }
 
-static void sum_memory(struct entries *entries, struct lien_graph *graph)
+struct lien_comm_entry *lien_comm_entry(
+	const struct lien_comm_entries *entries, const struct lien_comm *comm)
+{
+	const struct lien_comm_entry key = {.comm = comm};
+
+	return bsearch(&key, entries->entry, entries->count, sizeof(key), entry_by_comm);
+}
+
+static void sum_memory(struct lien_comm_entries *entries, struct lien_graph *graph)
 {
 	struct lien_allocation *allocation;
-	struct entry key = {0}, *entry;
+	struct lien_comm_entry *entry;
+	const struct lien_comm *comm;
 
-	qsort(entries->entry, entries->count, sizeof(key), entry_by_comm);
+	qsort(entries->entry, entries->count, sizeof(*entry), entry_by_comm);
 	for (allocation = lien_graph_first_allocation(graph); allocation;
 		allocation = lien_graph_next_allocation(allocation)) {
-		key.comm = lien_allocation_comm(allocation);
-		if (!key.comm || !lien_allocation_held(allocation))
-			continue;
-		entry = bsearch(&key, entries->entry, entries->count, sizeof(key), entry_by_comm);
+		comm = lien_allocation_comm(allocation);
+		entry = comm && lien_allocation_held(allocation) ? lien_comm_entry(entries, comm)
+								 : NULL;
 		if (entry)
 			sum_allocation(entry, allocation);
 	}
 }
 
-static int gather(struct entries *entries, struct lien_graph *graph, struct lien_counted *counted,
-	size_t count)
+int lien_comms_gather(struct lien_comm_entries *entries, struct lien_graph *graph,
+	struct lien_counted *counted, size_t count)
 {
 	size_t room = comms_of(graph) + count;
 
@@ -166,7 +148,6 @@ static int gather(struct entries *entries, struct lien_graph *graph, struct lien
 	add_seen(entries, graph, counted, count);
 	add_unseen(entries, graph, counted, count);
 	sum_memory(entries, graph);
-	qsort(entries->entry, entries->count, sizeof(*entries->entry), entry_by_group);
 	return 0;
 }
 
@@ -193,7 +174,8 @@ static json_t *view_registered(const struct lien_comm *comm)
 		"{s:i, s:i, s:I}", "count", count, "windows", windows, "bytes", (json_int_t)bytes);
 }
 
-static void add_traffic(json_t *to, const struct entries *entries, const struct entry *entry)
+static void add_traffic(
+	json_t *to, const struct lien_comm_entries *entries, const struct lien_comm_entry *entry)
 {
 	static const struct lien_probe_traffic none;
 	const struct lien_probe_traffic *traffic = entry->traffic ? entry->traffic : &none;
@@ -217,7 +199,8 @@ static void add_traffic(json_t *to, const struct entries *entries, const struct 
 				: json_null());
 }
 
-static json_t *view_comm(const struct entries *entries, const struct entry *entry)
+static json_t *view_comm(
+	const struct lien_comm_entries *entries, const struct lien_comm_entry *entry)
 {
 	static const char *const counts[] = {"calls", "calls_total", "moved_bytes", "last_ms"};
 	const struct lien_comm *comm = entry->comm;
@@ -287,7 +270,7 @@ static json_t *view_id(const struct lien_comm *comm)
 	return json_null(); /* made up: NCCL shows none for these */
 }
 
-static json_t *view_parent(const struct entry *entry)
+static json_t *view_parent(const struct lien_comm_entry *entry)
 {
 	struct lien_comm key = {.number = entry->comm->parent};
 	const struct lien_comm *comm = NULL;
@@ -297,15 +280,15 @@ static json_t *view_parent(const struct entry *entry)
 	return comm ? lien_view_group(comm) : json_null();
 }
 
-static uint64_t calls_of(const struct entry *entry, unsigned kind)
+static uint64_t calls_of(const struct lien_comm_entry *entry, unsigned kind)
 {
 	return entry->traffic ? entry->traffic->calls[kind] : 0;
 }
 
-static void add_behind(
-	json_t *list, const struct entry *first, const struct entry *end, unsigned kind)
+static void add_behind(json_t *list, const struct lien_comm_entry *first,
+	const struct lien_comm_entry *end, unsigned kind)
 {
-	const struct entry *entry;
+	const struct lien_comm_entry *entry;
 	uint64_t furthest = 0;
 
 	for (entry = first; entry < end; entry++)
@@ -321,11 +304,11 @@ static void add_behind(
 				(json_int_t)(furthest - calls_of(entry, kind)));
 }
 
-static json_t *view_group(
-	const struct entries *entries, const struct entry *first, const struct entry *end)
+static json_t *view_group(const struct lien_comm_entries *entries,
+	const struct lien_comm_entry *first, const struct lien_comm_entry *end)
 {
 	uint64_t sends = 0, receives = 0;
-	const struct entry *entry;
+	const struct lien_comm_entry *entry;
 	json_t *behind = json_array();
 	bool comparable = !lien_comm_unnamed(first->comm);
 	int32_t nranks = -1;
@@ -450,12 +433,13 @@ json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *view
 	struct lien_counted *counted, size_t count, const struct lien_view_ras *ras,
 	uint64_t now_ns)
 {
-	struct entries entries = {.viewer = viewer, .counted = counted, .now_ns = now_ns};
-	const struct entry *entry, *end, *last;
+	struct lien_comm_entries entries = {.viewer = viewer, .counted = counted, .now_ns = now_ns};
+	const struct lien_comm_entry *entry, *end, *last;
 	json_t *groups, *comms, *view = NULL;
 
-	if (gather(&entries, graph, counted, counted ? count : 0))
+	if (lien_comms_gather(&entries, graph, counted, counted ? count : 0))
 		goto out;
+	qsort(entries.entry, entries.count, sizeof(*entries.entry), entry_by_group);
 	groups = json_array();
 	comms = json_array();
 	last = entries.entry + entries.count;
@@ -471,7 +455,6 @@ json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *view
 	view = json_pack("{s:o, s:o, s:o, s:b}", "groups", groups, "communicators", comms, "late",
 		view_late(graph, viewer, ras, now_ns), "pending", ras && ras->pending);
 out:
-	free(entries.entry);
-	free(entries.unseen);
+	lien_comms_free(&entries);
 	return view;
 }

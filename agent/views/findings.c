@@ -179,60 +179,10 @@ static void registered_again(json_t *list, struct lien_process *process,
 		sum.count, plural(sum.count), comm ? "a communicator" : "a network card", most);
 }
 
-/* The memory of a process's communicators on its devices. */
-struct comm_bytes {
-	uint32_t number;
-	uint64_t bytes;
-};
-
-struct comms_bytes {
-	struct comm_bytes *comm; /* sorted by number */
-	unsigned count;
-};
-
-static int by_number(const void *a, const void *b)
-{
-	const struct comm_bytes *x = a, *y = b;
-
-	return (x->number > y->number) - (x->number < y->number);
-}
-
-static struct comm_bytes *bytes_of(const struct comms_bytes *comms, uint32_t number)
-{
-	const struct comm_bytes key = {.number = number};
-
-	return comms->count ? bsearch(&key, comms->comm, comms->count, sizeof(key), by_number)
-			    : NULL;
-}
-
-static struct comms_bytes sum_comms(struct lien_process *process)
-{
-	const struct lien_allocation *allocation;
-	struct comms_bytes comms = {NULL, 0};
-	struct comm_bytes *found;
-	struct lien_comm *comm;
-	unsigned n = 0;
-
-	RB_FOREACH (comm, lien_comm_tree, &process->comms)
-		n++;
-	comms.comm = n ? calloc(n, sizeof(*comms.comm)) : NULL;
-	if (!comms.comm)
-		return comms;
-	RB_FOREACH (comm, lien_comm_number_tree, &process->comm_numbers)
-		comms.comm[comms.count++].number = comm->number;
-	LIST_FOREACH (allocation, &process->owned, of_owner) {
-		found = allocation->comm ? bytes_of(&comms, allocation->comm) : NULL;
-		if (found && lien_allocation_on_device(allocation) &&
-			!lien_allocation_offloaded(allocation))
-			found->bytes += allocation->bytes;
-	}
-	return comms;
-}
-
 static void idle(json_t *list, const struct lien_view_source *source, struct lien_process *process,
-	struct lien_comm *comm, const struct comms_bytes *comms)
+	struct lien_comm *comm, const struct lien_comm_entries *comms)
 {
-	const struct comm_bytes *held = bytes_of(comms, comm->number);
+	const struct lien_comm_entry *held = lien_comm_entry(comms, comm);
 	struct lien_probe_traffic traffic = {0};
 	uint64_t last = comm->t_init;
 	struct sum sum = {0};
@@ -244,7 +194,7 @@ static void idle(json_t *list, const struct lien_view_source *source, struct lie
 		last = traffic.t_last;
 	if (source->now_ns < last || source->now_ns - last < source->idle_ns)
 		return;
-	sum_add(&sum, held ? held->bytes : 0,
+	sum_add(&sum, held->exact + held->inferred,
 		json_pack("{s:o, s:o, s:i, s:f}", "address", lien_view_hex(comm->address), "group",
 			lien_view_group(comm), "rank", comm->rank, "idle_ms",
 			(source->now_ns - last) / 1e6));
@@ -443,10 +393,9 @@ static void not_known_whole(json_t *list, const struct lien_process *process)
 		reason ? reason : "it may have made communicators before NCCL was watched");
 }
 
-static void check_process(
-	json_t *list, const struct lien_view_source *source, struct lien_process *process)
+static void check_process(json_t *list, const struct lien_view_source *source,
+	struct lien_process *process, const struct lien_comm_entries *comms)
 {
-	struct comms_bytes comms = sum_comms(process);
 	struct lien_comm *comm;
 
 	not_known_whole(list, process);
@@ -455,9 +404,8 @@ static void check_process(
 	RB_FOREACH (comm, lien_comm_tree, &process->comms) {
 		registered_but_freed(list, process, &comm->registrations, comm);
 		registered_again(list, process, &comm->registrations, comm);
-		idle(list, source, process, comm, &comms);
+		idle(list, source, process, comm, comms);
 	}
-	free(comms.comm);
 	registered_but_freed(list, process, &process->cards, NULL);
 	registered_again(list, process, &process->cards, NULL);
 	without_vmm(list, process);
@@ -466,12 +414,19 @@ static void check_process(
 
 json_t *lien_findings(const struct lien_view_source *source)
 {
+	struct lien_comm_entries comms = {.viewer = source->viewer};
 	struct lien_process *process;
-	json_t *list = json_array();
+	json_t *list = NULL;
 
-	for (process = lien_graph_first(source->graph); process; process = lien_graph_next(process))
+	if (!lien_comms_gather(&comms, source->graph, NULL, 0))
+		list = json_array();
+	for (process = lien_graph_first(source->graph); list && process;
+		process = lien_graph_next(process))
 		if (process->cuda && lien_viewer_sees(source->viewer, process))
-			check_process(list, source, process);
+			check_process(list, source, process, &comms);
+	lien_comms_free(&comms);
+	if (!list)
+		return NULL;
 	all_open_exports(list, source);
 	return json_pack("{s:o, s:b}", "findings", list, "open_files_known", source->files.known);
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
 #include "agent/views/internal.h"
 
 static const char kind_local[] = "local", kind_exported[] = "exported", kind_dead[] = "dead",
@@ -26,12 +27,6 @@ const char *lien_host_kind(const struct lien_allocation *allocation)
 	}
 }
 
-bool lien_is_arena(const struct lien_allocation *allocation)
-{
-	return allocation->origin == LIEN_ORIGIN_REGISTERED &&
-	       !strcmp(lien_allocation_library(allocation), LIEN_ARENA_LIBRARY);
-}
-
 /* --- rows ------------------------------------------------------------------------------------- */
 
 /* Rows differ in any of these. Has no padding: it is compared as bytes. Strings are interned. */
@@ -42,8 +37,6 @@ struct key {
 	int32_t device; /* else the ordinal in process `pid`; -1: not known, or host memory */
 	uint32_t identified, inferred;
 };
-
-#define WORDS (sizeof(struct key) / sizeof(uint64_t))
 
 _Static_assert(sizeof(struct key) == 5 * sizeof(uint64_t) + 4 * sizeof(uint32_t),
 	"padding is not compared");
@@ -66,66 +59,36 @@ struct mem {
 	const struct lien_viewer *viewer;
 	enum lien_mem_by by;
 	uint32_t pid; /* count only what it owns, or where imports have rows: has; 0: all */
-	/* A hash table of row numbers, counted from 1; it is never more than half full. */
 	struct row *row;
-	unsigned *place;
-	unsigned count, room;
+	unsigned count;
+	struct lien_rows rows;
 	/* beside the rows */
 	uint64_t bytes, frees, host, arena;
 	struct lefts lefts;
 };
 
-static unsigned *place_of(const struct mem *mem, const struct key *key)
+static bool has_key(const void *row, const void *key)
 {
-	uint64_t words[WORDS], hash = 0;
-
-	memcpy(words, key, sizeof(words));
-	for (unsigned i = 0; i < WORDS; i++) {
-		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ull;
-		hash ^= hash >> 29;
-	}
-	for (unsigned at = hash >> 32;; at++) {
-		unsigned *place = &mem->place[at & (2 * mem->room - 1)];
-
-		if (!*place || !memcmp(&mem->row[*place - 1].key, key, sizeof(*key)))
-			return place;
-	}
-}
-
-/* Doubles the room, which is a power of two. */
-static bool grow(struct mem *mem)
-{
-	unsigned room = mem->room ? 2 * mem->room : 64, i;
-	struct row *row = realloc(mem->row, room * sizeof(*row));
-	unsigned *place = calloc(2 * room, sizeof(*place));
-
-	mem->row = row ? row : mem->row;
-	if (!row || !place) {
-		free(place);
-		return false;
-	}
-	free(mem->place);
-	mem->place = place;
-	mem->room = room;
-	for (i = 0; i < mem->count; i++)
-		*place_of(mem, &row[i].key) = i + 1;
-	return true;
+	return !memcmp(&((const struct row *)row)->key, key, sizeof(struct key));
 }
 
 /* Finds the row, or adds it. NULL: out of memory. May move the rows. */
 static struct row *row_of(
 	struct mem *mem, const struct key *key, const struct lien_allocation *sample)
 {
-	unsigned *place;
+	uint64_t words[sizeof(*key) / sizeof(uint64_t)], hash = 0;
+	struct row *row;
+	unsigned i;
 
-	if (mem->count == mem->room && !grow(mem))
-		return NULL;
-	place = place_of(mem, key);
-	if (!*place) {
-		mem->row[mem->count] = (struct row){.key = *key, .sample = sample};
-		*place = ++mem->count;
+	memcpy(words, key, sizeof(words));
+	for (i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		hash = lien_rows_mix(hash, words[i]);
+	row = lien_rows_find(&mem->rows, hash, has_key, key, &mem->row, &mem->count, sizeof(*row));
+	if (row && !row->sample) {
+		row->key = *key;
+		row->sample = sample;
 	}
-	return &mem->row[*place - 1];
+	return row;
 }
 
 static void mem_free(struct mem *mem)
@@ -133,7 +96,7 @@ static void mem_free(struct mem *mem)
 	for (unsigned i = 0; i < mem->count; i++)
 		free(mem->row[i].text);
 	free(mem->row);
-	free(mem->place);
+	free(mem->rows.place);
 }
 
 /* --- keys ------------------------------------------------------------------------------------- */

@@ -8,17 +8,6 @@
 #include "agent/graph/event_check.h"
 #include "agent/views/internal.h"
 
-const struct lien_uuid *lien_allocation_gpu(const struct lien_allocation *allocation)
-{
-	const struct lien_ordinals *ordinals =
-		allocation->owner ? allocation->owner->ordinals : NULL;
-	int ordinal = allocation->prop.location_id;
-
-	return ordinals && ordinal >= 0 && (unsigned)ordinal < ordinals->count
-		       ? &ordinals->uuid[ordinal]
-		       : NULL;
-}
-
 static int print_rank(char **text, const struct lien_comm *comm)
 {
 	json_t *group = lien_view_group(comm);

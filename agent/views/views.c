@@ -348,11 +348,12 @@ struct places {
 	unsigned count;
 };
 
+/* Ranges that touch are equal. */
 static int span_cmp(const void *a, const void *b)
 {
 	const struct lien_span *x = a, *y = b;
 
-	return x->va < y->va ? -1 : x->va > y->va;
+	return x->end <= y->va ? -1 : x->va >= y->end;
 }
 
 static struct places places_of(const struct lien_holding *holding)
@@ -371,16 +372,10 @@ static struct places places_of(const struct lien_holding *holding)
 
 static bool touches(const struct lien_registration *registration, const struct places *places)
 {
-	unsigned low = 0, high = places->count, mid;
+	const struct lien_span span = {
+		.va = registration->va, .end = registration->va + registration->bytes};
 
-	while (low < high) { /* the first range that ends after the beginning */
-		mid = low + (high - low) / 2;
-		if (places->span[mid].end <= registration->va)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low < places->count && places->span[low].va < registration->va + registration->bytes;
+	return places->count && bsearch(&span, places->span, places->count, sizeof(span), span_cmp);
 }
 
 static void add_cards(json_t *holders, struct lien_process *process, const struct places *places)

@@ -63,7 +63,14 @@ struct lien_counted {
 	struct lien_probe_traffic traffic;
 };
 /* For sorting: by process and communicator. */
-int lien_counted_cmp(const void *a, const void *b);
+static inline int lien_counted_cmp(const void *a, const void *b)
+{
+	const struct lien_counted *x = a, *y = b;
+
+	if (x->comm.pid != y->comm.pid)
+		return x->comm.pid < y->comm.pid ? -1 : 1;
+	return (x->comm.comm > y->comm.comm) - (x->comm.comm < y->comm.comm);
+}
 
 /* Sorts `counted` as a side effect; NULL: nothing was counted. `ras` NULL: NCCL's RAS is not asked.
  * now_ns: CLOCK_MONOTONIC. */
@@ -126,6 +133,10 @@ char *lien_view_site(const struct lien_site *site);
 const char *lien_host_kind(const struct lien_allocation *allocation);
 /* Host memory that lien itself has pinned for offloaded memory; it has no row. */
 #define LIEN_ARENA_LIBRARY "lien-control"
-bool lien_is_arena(const struct lien_allocation *allocation);
+static inline bool lien_is_arena(const struct lien_allocation *allocation)
+{
+	return allocation->origin == LIEN_ORIGIN_REGISTERED &&
+	       !strcmp(lien_allocation_library(allocation), LIEN_ARENA_LIBRARY);
+}
 
 #endif

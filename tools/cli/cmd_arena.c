@@ -71,14 +71,14 @@ static void print_arena(const json_t *result, bool release)
 	if (lien_get_number(host, "prepare_percent"))
 		print_limited(processes);
 	if (release)
-		text = lien_format(
-			"%s given back", lien_size(lien_get_number(result, "released_bytes")).text);
+		text = lien_format("%s given back",
+			lien_bytes(lien_get_number(result, "released_bytes")).text);
 	text = lien_append(
-		text, ", ", "%s held", lien_size(lien_get_number(host, "held_bytes")).text);
+		text, ", ", "%s held", lien_bytes(lien_get_number(host, "held_bytes")).text);
 	text = lien_append(
-		text, ", ", "%s in use", lien_size(lien_get_number(host, "used_bytes")).text);
+		text, ", ", "%s in use", lien_bytes(lien_get_number(host, "used_bytes")).text);
 	if (limit)
-		text = lien_append(text, ", ", "%s allowed", lien_size(limit).text);
+		text = lien_append(text, ", ", "%s allowed", lien_bytes(limit).text);
 	else
 		text = lien_append(text, ", ", "no limit");
 	if (lien_get_number(host, "prepare_percent"))
@@ -95,22 +95,19 @@ static void print_arena(const json_t *result, bool release)
 int lien_cmd_arena(int argc, char **argv)
 {
 	static struct lien_pids pids;
-	const char *socket = NULL;
 	bool json = false, release = false;
+	int code;
+	struct lien_query query = {.command = usage.command, .code = &code};
 	const struct lien_option options[] = {
 		{"release", LIEN_OPTION_FLAG, &release, NULL,
 			"give back what holds nothing that is offloaded", 0},
 		{"pid", LIEN_OPTION_PIDS, &pids, "PID",
 			"only of this process; may be repeated; needs --release", 0},
-		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
-	struct lien_query query = {.command = usage.command};
+		LIEN_CLIENT_OPTIONS(&json, &query.socket), {}};
 	json_t *request, *result;
-	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	query.socket = socket;
-	query.code = &code;
 	request = json_pack("{s:s, s:b}", "op", "arena", "release", release);
 	lien_query_add_pids(request, &pids);
 	result = lien_query(&query, request);

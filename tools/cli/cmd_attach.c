@@ -5,7 +5,7 @@
 
 #include "tools/cli/commands.h"
 #include "tools/cli/idle.h"
-#include "tools/cli/left.h"
+#include "tools/cli/moved.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
@@ -157,21 +157,19 @@ static void print_left(const struct lien_query *query, const json_t *processes)
 int lien_cmd_attach(int argc, char **argv)
 {
 	static struct lien_pids pids;
-	const char *socket = NULL;
 	bool json = false, all = false;
+	int code, ignored;
+	struct lien_query query = {
+		.command = usage.command, .code = &code, .timeout_ms = TIMEOUT_MS};
 	const struct lien_option options[] = {
 		{"all", LIEN_OPTION_FLAG, &all, NULL, "all that need it", 0},
-		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
-	struct lien_query query = {.command = usage.command, .timeout_ms = TIMEOUT_MS};
+		LIEN_CLIENT_OPTIONS(&json, &query.socket), {}};
 	json_t *request, *attached;
-	int code, ignored;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
 	if (!lien_read_pids_or_all(&usage, argc, argv, all, &pids))
 		return LIEN_EXIT_USAGE;
-	query.socket = socket;
-	query.code = &code;
 	request = json_pack("{s:s}", "op", "attach");
 	lien_query_add_pids(request, &pids);
 	attached = lien_query(&query, request);

@@ -4,12 +4,11 @@
 #include <string.h>
 
 #include "tools/cli/commands.h"
-#include "tools/cli/findings.h"
 #include "tools/cli/idle.h"
-#include "tools/cli/options.h"
-#include "tools/text/output.h"
 #include "tools/cli/nodes_view.h"
+#include "tools/cli/options.h"
 #include "tools/cli/query.h"
+#include "tools/text/output.h"
 
 #define TIMEOUT_MS   60000
 #define IDLE_MINUTES 10
@@ -48,7 +47,7 @@ static char *driver_says(const json_t *difference)
 
 	if (!json_is_object(found))
 		return lien_format("nothing");
-	text = lien_format("%s, handle %s", lien_size(lien_get_number(found, "bytes")).text,
+	text = lien_format("%s, handle %s", lien_bytes(lien_get_number(found, "bytes")).text,
 		lien_get_text(found, "handle"));
 	if (json_is_integer(json_object_get(found, "device")))
 		text = lien_append(
@@ -156,11 +155,84 @@ static void print(const json_t *result)
 		lien_print_hidden(result);
 }
 
+static const char *const levels[] = {"leak", "warning", "note"};
+static const enum lien_color colors[] = {LIEN_COLOR_RED, LIEN_COLOR_YELLOW, LIEN_COLOR_PLAIN};
+
+#define LEVELS (sizeof(levels) / sizeof(levels[0]))
+
+/* "0x7f00 (2.0 MiB), fd 31, and 4 more" */
+static char *evidence_of(const json_t *finding)
+{
+	const json_t *list = json_object_get(finding, "evidence"), *entry;
+	uint64_t count = lien_get_number(finding, "count");
+	char *text = NULL;
+	size_t i;
+
+	json_array_foreach (list, i, entry) {
+		if (json_object_get(entry, "fd"))
+			text = lien_append(text, ", ", "fd %" PRIu64, lien_get_number(entry, "fd"));
+		else if (json_object_get(entry, "idle_ms"))
+			text = lien_append(text, ", ", "group %s, rank %" PRIu64,
+				lien_get_text(entry, "group"), lien_get_number(entry, "rank"));
+		else
+			text = lien_append(text, ", ", "%s (%s)", lien_get_text(entry, "address"),
+				lien_bytes(lien_get_number(entry, "bytes")).text);
+	}
+	if (text && count > json_array_size(list))
+		text = lien_append(
+			text, ", ", "and %" PRIu64 " more", count - json_array_size(list));
+	return text;
+}
+
+static void print_finding(const json_t *finding, enum lien_color color)
+{
+	char *evidence = evidence_of(finding);
+
+	lien_print_marked(stdout, 2, color, "%s: %s: %s", lien_get_text(finding, "level"),
+		lien_get_text(finding, "kind"), lien_get_text(finding, "text"));
+	if (evidence)
+		lien_print_wrapped(stdout, 4, "  at %s", evidence);
+	lien_print_wrapped(stdout, 4, "  remedy: %s", lien_get_text(finding, "remedy"));
+	free(evidence);
+}
+
+/* Prints the answer to the operation `check`, worst first, with the remedies; from an agent or a
+ * recording. */
+static void print_findings(const json_t *result, bool recorded)
+{
+	const json_t *list = json_object_get(result, "findings"), *finding;
+	size_t i, level;
+
+	for (level = 0; level < LEVELS; level++)
+		json_array_foreach (list, i, finding)
+			if (!strcmp(lien_get_text(finding, "level"), levels[level]))
+				print_finding(finding, colors[level]);
+	if (!json_array_size(list))
+		printf("nothing odd was found\n");
+	if (!lien_get_true(result, "open_files_known"))
+		lien_print_wrapped(stdout, 0,
+			"Exported descriptors that are still open could not be looked for: %s.",
+			recorded ? "a recording does not have them"
+				 : "this kernel does not let lien read them");
+}
+
+/* Returns true if one of them is more than a note. */
+static bool any_finding(const json_t *result)
+{
+	const json_t *finding;
+	size_t i;
+
+	json_array_foreach (json_object_get(result, "findings"), i, finding)
+		if (strcmp(lien_get_text(finding, "level"), "note") != 0)
+			return true;
+	return false;
+}
+
 static void print_node(void *context, const char *node, const json_t *result)
 {
 	(void)context;
 	printf("%s:\n", node);
-	lien_findings_print(result, NULL);
+	print_findings(result, NULL);
 	lien_print_hidden(result);
 	printf("\n");
 }
@@ -178,10 +250,10 @@ static int find(const struct lien_query *query, bool json, unsigned long idle)
 	else if (json_object_get(result, "nodes")) {
 		lien_nodes_view_each(query->nodes, print_node, NULL);
 	} else {
-		lien_findings_print(result, query->from.path);
+		print_findings(result, query->from.path);
 		lien_print_hidden(result);
 	}
-	any = lien_findings_any(result);
+	any = any_finding(result);
 	json_decref(result);
 	return any ? EXIT_DIFFERENT : LIEN_EXIT_OK;
 }
@@ -190,7 +262,6 @@ int lien_cmd_check(int argc, char **argv)
 {
 	static struct lien_pids pids;
 	unsigned long timeout = TIMEOUT_MS, idle = IDLE_MINUTES;
-	const char *socket = NULL;
 	bool json = false, deep = false, repair = false;
 	/* What is odd is what stays. */
 	static struct lien_nodes_view nodes;
@@ -205,7 +276,7 @@ int lien_cmd_check(int argc, char **argv)
 			0},
 		{"timeout", LIEN_OPTION_NUMBER, &timeout, "MS",
 			"give up after this time (default 60000)", 3600000},
-		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&query.from),
+		LIEN_CLIENT_OPTIONS(&json, &query.socket), LIEN_FROM_OPTION(&query.from),
 		LIEN_NODES_OPTIONS(&nodes.options), {}};
 	json_t *result;
 	int code;
@@ -213,7 +284,6 @@ int lien_cmd_check(int argc, char **argv)
 	pids.count = 0;
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	query.socket = socket;
 	if (!deep) {
 		query.timeout_ms = LIEN_QUERY_MS;
 		code = find(&query, json, idle);

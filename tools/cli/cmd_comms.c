@@ -5,12 +5,11 @@
 
 #include "agent/graph/named.h"
 #include "tools/cli/commands.h"
-#include "tools/cli/comms_late.h"
 #include "tools/cli/idle.h"
-#include "tools/cli/options.h"
-#include "tools/text/output.h"
 #include "tools/cli/nodes_view.h"
+#include "tools/cli/options.h"
 #include "tools/cli/query.h"
+#include "tools/text/output.h"
 
 #define PENDING_MS 3000 /* until NCCL's RAS has answered */
 
@@ -147,14 +146,14 @@ static char *rank_text(const json_t *comm)
 static char *memory_text(const json_t *comm)
 {
 	return lien_format("%s",
-		lien_size(lien_get_number(comm, "bytes") + lien_get_number(comm, "host_bytes"))
+		lien_bytes(lien_get_number(comm, "bytes") + lien_get_number(comm, "host_bytes"))
 			.text);
 }
 
 static char *inferred_text(const json_t *comm)
 {
-	return lien_format("%s", lien_size(lien_get_number(comm, "inferred_bytes") +
-					   lien_get_number(comm, "inferred_host_bytes"))
+	return lien_format("%s", lien_bytes(lien_get_number(comm, "inferred_bytes") +
+					    lien_get_number(comm, "inferred_host_bytes"))
 					 .text);
 }
 
@@ -166,7 +165,7 @@ static char *registered_text(const json_t *comm)
 	if (!count)
 		return lien_format("-");
 	return lien_format(
-		"%" PRIu64 ": %s", count, lien_size(lien_get_number(registered, "bytes")).text);
+		"%" PRIu64 ": %s", count, lien_bytes(lien_get_number(registered, "bytes")).text);
 }
 
 /* Short form: communicators are used all the time, or not for hours. */
@@ -369,6 +368,102 @@ static void print_groups(const json_t *result)
 			"* in use before lien watched it: earlier calls are not counted");
 }
 
+static bool print_unmatched(const json_t *late, bool more)
+{
+	static const struct lien_column columns[] = {
+		{"GROUP", LIEN_TEXT, .member = "group"},
+		{"RANK", LIEN_NUMBER, .member = "rank"},
+		{"OF", LIEN_NUMBER, .member = "nranks"},
+		{"PID", LIEN_NUMBER, .member = "pid"},
+		{"DEVICE", LIEN_NUMBER, .member = "device"},
+	};
+	const json_t *process, *comm;
+	struct lien_table *table = NULL;
+	size_t i, j;
+
+	json_array_foreach (late, i, process) {
+		json_array_foreach (json_object_get(process, "unmatched"), j, comm) {
+			if (!table) {
+				lien_print_wrapped(stdout, 2,
+					"%snamed by NCCL's RAS and not used since lien watches:",
+					more ? "\n" : "");
+				table = lien_table_new(LIEN_COLUMNS(columns));
+			}
+			lien_table_row(table, comm, process);
+		}
+	}
+	if (table)
+		lien_table_end(table, stdout);
+	return table;
+}
+
+/* Says why unnamed members may exist. */
+static const char *reason_of(const json_t *process)
+{
+	const char *problem = lien_get_text(process, "problem");
+
+	if (problem[0])
+		return problem;
+	return strcmp(lien_get_text(process, "ras"), "answered") ? "NCCL's RAS was not asked"
+								 : "NCCL's RAS does not name all";
+}
+
+/* Returns true if an earlier process has the same reason_of: those are printed together. */
+static bool told_before(const json_t *late, size_t end, const char *why)
+{
+	const json_t *process;
+	size_t i;
+
+	json_array_foreach (late, i, process) {
+		if (i >= end)
+			break;
+		if (lien_get_true(process, "others") && !strcmp(reason_of(process), why))
+			return true;
+	}
+	return false;
+}
+
+static void print_unknown(const json_t *late, const char *why)
+{
+	const json_t *process;
+	unsigned count = 0;
+	char *pids = NULL;
+	size_t i;
+
+	json_array_foreach (late, i, process) {
+		if (!lien_get_true(process, "others") || strcmp(reason_of(process), why))
+			continue;
+		count++;
+		pids = lien_append(pids, ", ", "%" PRIu64, lien_get_number(process, "pid"));
+	}
+	lien_print_wrapped(stdout, 2,
+		"unknown communicators: %s %s ran before lien watched, and may have more than are "
+		"listed: %s",
+		count == 1 ? "process" : "processes", pids, why);
+	free(pids);
+}
+
+/* Prints the members that NCCL's RAS names and that nobody has used since, then the processes that
+ * may have other members. Returns true if it printed anything; begins with an empty line if
+ * `more`. */
+static bool print_late(const json_t *late, bool more)
+{
+	bool printed = print_unmatched(late, more), first = true;
+	const json_t *process;
+	size_t i;
+
+	json_array_foreach (late, i, process) {
+		if (!lien_get_true(process, "others") || told_before(late, i, reason_of(process)))
+			continue;
+		if (first && (printed || more))
+			printf("\n");
+		first = false;
+		printed = true;
+		print_unknown(late, reason_of(process));
+	}
+	return printed;
+}
+
 /* Lists the groups that there are. */
 static int unknown_group(const json_t *groups, const char *name)
 {
@@ -414,7 +509,7 @@ static int check_selection(
 
 static int nothing(const json_t *result, const struct selection *selection)
 {
-	if (lien_print_late(json_object_get(result, "late"), false))
+	if (print_late(json_object_get(result, "late"), false))
 		return LIEN_EXIT_OK;
 	if (selection->pid && selection->group)
 		lien_print_wrapped(stdout, 2,
@@ -434,10 +529,11 @@ int lien_cmd_comms(int argc, char **argv)
 {
 	static struct lien_pids pids;
 	struct selection selection = {0};
-	const char *socket = NULL;
 	bool json = false;
 	static struct lien_nodes_view nodes;
+	int code;
 	struct lien_query query = {.command = usage.command,
+		.code = &code,
 		.timeout_ms = LIEN_QUERY_MS,
 		.pending_ms = PENDING_MS,
 		.nodes = &nodes,
@@ -446,15 +542,12 @@ int lien_cmd_comms(int argc, char **argv)
 		{"group", LIEN_OPTION_STRING, &selection.group, "ID",
 			"only this group; the beginning of its name will do", 0},
 		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only communicators of this process", 1},
-		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&query.from),
+		LIEN_CLIENT_OPTIONS(&json, &query.socket), LIEN_FROM_OPTION(&query.from),
 		LIEN_NODES_OPTIONS(&nodes.options), {}};
 	json_t *result;
-	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	query.socket = socket;
-	query.code = &code;
 	result = lien_query(&query, json_pack("{s:s}", "op", "comms"));
 	lien_nodes_view_free(&nodes);
 	if (!result)
@@ -473,7 +566,7 @@ int lien_cmd_comms(int argc, char **argv)
 		code = nothing(result, &selection);
 	else {
 		print_groups(result);
-		lien_print_late(json_object_get(result, "late"), true);
+		print_late(json_object_get(result, "late"), true);
 	}
 	if (!json)
 		lien_print_hidden(result);

@@ -49,21 +49,18 @@ static void print(const json_t *detached)
 int lien_cmd_detach(int argc, char **argv)
 {
 	static struct lien_pids pids;
-	const char *socket = NULL;
 	bool json = false, all = false;
+	int code;
+	struct lien_query query = {.command = usage.command, .code = &code};
 	const struct lien_option options[] = {
 		{"all", LIEN_OPTION_FLAG, &all, NULL, "all that take orders", 0},
-		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
-	struct lien_query query = {.command = usage.command};
+		LIEN_CLIENT_OPTIONS(&json, &query.socket), {}};
 	json_t *request, *detached;
-	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
 	if (!lien_read_pids_or_all(&usage, argc, argv, all, &pids))
 		return LIEN_EXIT_USAGE;
-	query.socket = socket;
-	query.code = &code;
 	request = json_pack("{s:s}", "op", "detach");
 	lien_query_add_pids(request, &pids);
 	detached = lien_query(&query, request);

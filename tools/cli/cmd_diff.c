@@ -172,7 +172,7 @@ static char *signed_size(int64_t bytes)
 		bytes < 0 ? "-"
 		: bytes	  ? "+"
 			  : "",
-		lien_size(llabs(bytes)).text);
+		lien_bytes(llabs(bytes)).text);
 }
 
 static void add_signed(struct lien_table *table, int64_t bytes)
@@ -199,9 +199,9 @@ static void print_table(const char *title, const json_t *rows)
 		lien_table_add(table, change(row, "allocations") ? "%+" PRId64 : "%" PRId64,
 			change(row, "allocations"));
 		lien_table_add(table, "%s",
-			lien_size(lien_get_number(json_object_get(row, "a"), "bytes")).text);
+			lien_bytes(lien_get_number(json_object_get(row, "a"), "bytes")).text);
 		lien_table_add(table, "%s",
-			lien_size(lien_get_number(json_object_get(row, "b"), "bytes")).text);
+			lien_bytes(lien_get_number(json_object_get(row, "b"), "bytes")).text);
 		add_signed(table, change(row, "bytes"));
 		add_signed(table, change(row, "offloaded_bytes"));
 	}
@@ -265,10 +265,10 @@ static void print(const json_t *result, const char *only)
 	text = signed_size(after - before);
 	if (lien_get_true(result, "equal"))
 		lien_print_wrapped(
-			stdout, 2, "no difference: %s on the GPUs", lien_size(after).text);
+			stdout, 2, "no difference: %s on the GPUs", lien_bytes(after).text);
 	else
 		lien_print_wrapped(stdout, 2, "total: %s on the GPUs: %s in A, %s in B", text,
-			lien_size(before).text, lien_size(after).text);
+			lien_bytes(before).text, lien_bytes(after).text);
 	free(text);
 }
 

@@ -3,24 +3,28 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include <lien/calls.h>
+
 #include "agent/graph/event_check.h"
 #include "agent/graph/graph.h"
 #include "agent/graph/named.h"
+#include "agent/graph/nearest.h"
 #include "agent/journal/recording.h"
+#include "loader/discover/libraries.h"
 #include "tools/cli/commands.h"
-#include "tools/cli/event_filter.h"
 #include "tools/cli/event_stream.h"
 #include "tools/cli/event_text.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/offline.h"
 #include "tools/cli/options.h"
+#include "tools/cli/query.h"
 #include "tools/text/complain.h"
 #include "tools/text/output.h"
-#include "tools/cli/query.h"
 
 #define INDENT 16 /* of continuation lines */
 
@@ -45,11 +49,142 @@ static const struct lien_usage usage = {
 	.examples = examples,
 };
 
+#define CALLERS_LISTED 16
+
+struct libraries {
+	struct lien_names names;
+	bool found[LIEN_NAMES_MAX]; /* parallel to the names */
+	char callers[CALLERS_LISTED][LIEN_CALLER_SIZE];
+	unsigned callers_count;
+};
+
+/* Is it the library that was called, or the one that called? */
+static bool is_library(const char *name, unsigned type, const char *caller)
+{
+	int library = lien_event_library(type);
+
+	return !strcmp(name, caller) || (library && !strcmp(name, lien_library_name(library)));
+}
+
+/* A process's maps are noise: only --call library shows them. */
+static bool has_call(const struct lien_names *calls, unsigned type)
+{
+	unsigned i;
+
+	for (i = 0; i < calls->count; i++)
+		if (lien_event_is_named(type, calls->name[i]))
+			return true;
+	return !calls->count && type != LIEN_EVENT_LIBRARY;
+}
+
+/* Is a call to be shown: was one of the libraries called, or did one make the call? */
+static bool has_library(const struct libraries *libraries, unsigned type, const char *caller)
+{
+	unsigned i;
+
+	for (i = 0; i < libraries->names.count; i++)
+		if (is_library(libraries->names.name[i], type, caller))
+			return true;
+	return !libraries->names.count;
+}
+
+/* Notes a call of a recording, shown or not, for the check. */
+static void note_library(struct libraries *libraries, unsigned type, const char *caller)
+{
+	unsigned i;
+
+	for (i = 0; i < libraries->names.count; i++)
+		libraries->found[i] |= is_library(libraries->names.name[i], type, caller);
+	for (i = 0; i < libraries->callers_count && strcmp(libraries->callers[i], caller) != 0; i++)
+		;
+	if (i == libraries->callers_count && i < CALLERS_LISTED)
+		snprintf(libraries->callers[libraries->callers_count++], LIEN_CALLER_SIZE, "%s",
+			caller);
+}
+
+static bool is_traced(const char *name)
+{
+	unsigned library = 1;
+
+	while (library < LIEN_LIB_COUNT && strcmp(name, lien_library_name(library)) != 0)
+		library++;
+	return library < LIEN_LIB_COUNT;
+}
+
+/* Does each name belong to a library that is traced, or was a call of it noted? Prints an error for
+ * one for which that is not true, with the libraries that made calls; returns the exit code. */
+static int check_libraries(const struct lien_usage *usage, const struct libraries *libraries)
+{
+	char *list = NULL;
+	unsigned i;
+
+	for (i = 0; i < libraries->names.count &&
+		    (libraries->found[i] || is_traced(libraries->names.name[i]));
+		i++)
+		;
+	if (i == libraries->names.count)
+		return LIEN_EXIT_OK;
+	for (unsigned j = 0; j < libraries->callers_count; j++)
+		list = lien_append(list, ", ", "%s", libraries->callers[j]);
+	lien_complain(usage->command,
+		"no call in the recording belongs to a library %s, or was made by it; %s%s",
+		libraries->names.name[i], list ? "calls are made by " : "there are no calls",
+		list ? list : "");
+	free(list);
+	return LIEN_EXIT_USAGE;
+}
+
+static bool is_call_named(const char *pattern)
+{
+	unsigned type;
+
+	for (type = 0; type < LIEN_CALL_MAX; type++)
+		if (lien_event_is_named(type, pattern))
+			return true;
+	return false;
+}
+
+/* Does each name or pattern match an event? Prints an error for one that does not. */
+static bool check_calls(const struct lien_usage *usage, const struct lien_names *calls)
+{
+	static struct lien_event_name names[LIEN_CALL_MAX]; /* outlive the search */
+	struct lien_nearest nearest = {};
+	unsigned i, type;
+
+	for (i = 0; i < calls->count && is_call_named(calls->name[i]); i++)
+		;
+	if (i == calls->count)
+		return true;
+	nearest.word = calls->name[i];
+	for (type = 0; type < LIEN_CALL_MAX; type++) {
+		names[type] = lien_event_name(type);
+		lien_nearest_try(&nearest, names[type].text);
+	}
+	lien_word_error(usage, &nearest, "", "no event is called '%s'", calls->name[i]);
+	return false;
+}
+
+/* Warns of names that are nearly one of CUDA's or NCCL's: calls of that library may never come. */
+static void warn_of_libraries(const struct lien_usage *usage, const struct libraries *libraries)
+{
+	struct lien_nearest nearest;
+	unsigned i, library;
+
+	for (i = 0; i < libraries->names.count; i++) {
+		nearest = (struct lien_nearest){.word = libraries->names.name[i]};
+		for (library = 1; library < LIEN_LIB_COUNT; library++)
+			lien_nearest_try(&nearest, lien_library_name(library));
+		if (nearest.found && nearest.edits)
+			lien_warn(usage->command, "--library '%s': did you mean '%s'?",
+				libraries->names.name[i], nearest.found);
+	}
+}
+
 struct printer {
 	struct lien_pids pids;
 	bool seen[LIEN_PIDS_MAX]; /* parallel to them */
 	struct lien_names calls;
-	struct lien_libraries libraries;
+	struct libraries libraries;
 	unsigned long count; /* number to print; 0: all */
 	bool json, live;     /* live: times are of this machine */
 	uint64_t printed;
@@ -199,11 +334,10 @@ static void print_event(struct printer *printer, const struct lien_event *event)
 		return;
 	if (is_call(event) && process) {
 		lien_process_caller(process, event, caller);
-		lien_libraries_note(&printer->libraries, event->type, caller);
+		note_library(&printer->libraries, event->type, caller);
 	}
-	if (!any_pid(&printer->pids, event->pid) ||
-		!lien_calls_have(&printer->calls, event->type) ||
-		!lien_libraries_have(&printer->libraries, event->type, caller))
+	if (!any_pid(&printer->pids, event->pid) || !has_call(&printer->calls, event->type) ||
+		!has_library(&printer->libraries, event->type, caller))
 		return;
 	if (printer->json)
 		print_line_json(printer, event, process, caller);
@@ -252,7 +386,7 @@ static int print_recording(struct printer *printer, const char *path)
 		code = LIEN_EXIT_FAILURE;
 	if (!code && !enough(printer))
 		code = check_pids(printer, false);
-	return code || enough(printer) ? code : lien_libraries_check(&usage, &printer->libraries);
+	return code || enough(printer) ? code : check_libraries(&usage, &printer->libraries);
 }
 
 /* A closed output and Ctrl-C take effect only between records. */
@@ -332,12 +466,12 @@ int lien_cmd_events(int argc, char **argv)
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	if (!lien_calls_check(&usage, &printer.calls))
+	if (!check_calls(&usage, &printer.calls))
 		return LIEN_EXIT_USAGE;
 	if (printer.libraries.names.count && !follow && !from)
 		return lien_usage_error(&usage, "--library needs --follow or --from");
 	if (follow)
-		lien_libraries_warn(&usage, &printer.libraries);
+		warn_of_libraries(&usage, &printer.libraries);
 	if (lien_graph_new(&printer.known))
 		return lien_complain(usage.command, "out of memory");
 	printer.live = !from;

@@ -11,7 +11,7 @@
 #include "tools/picture/graph_svg.h"
 #include "tools/cli/idle.h"
 #include "tools/cli/options.h"
-#include "tools/text/arena.h"
+#include "tools/text/process_text.h"
 #include "tools/text/output.h"
 #include "tools/cli/nodes_view.h"
 #include "tools/cli/out_file.h"
@@ -99,12 +99,14 @@ static int write_graph(const json_t *result, const struct lien_taken *taken,
 
 int lien_cmd_graph(int argc, char **argv)
 {
-	const char *socket = NULL, *name = NULL, *path = NULL;
+	const char *name = NULL, *path = NULL;
 	bool json = false, force = false;
 	static struct lien_nodes_view nodes;
 	struct lien_taken taken = {.ns = time(NULL) * 1000000000ull};
+	int code;
 	struct lien_query query = {.from.taken = &taken,
 		.command = usage.command,
+		.code = &code,
 		.timeout_ms = LIEN_QUERY_MS,
 		.nodes = &nodes,
 		.usage = &usage};
@@ -113,20 +115,17 @@ int lien_cmd_graph(int argc, char **argv)
 		{"o,output", LIEN_OPTION_STRING, &path, "FILE",
 			"write to this file instead of standard output", 0},
 		{"force", LIEN_OPTION_FLAG, &force, NULL, "overwrite a file that exists", 0},
-		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&query.from),
+		LIEN_CLIENT_OPTIONS(&json, &query.socket), LIEN_FROM_OPTION(&query.from),
 		LIEN_NODES_OPTIONS(&nodes.options), {}};
 	char host[HOST_NAME_MAX + 1] = "";
 	const struct format *format;
 	json_t *result;
-	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
 	format = find_format(name ? name : json ? "json" : "dot");
 	if (json && format->print != print_json)
 		return lien_usage_error(&usage, "--json and --format %s cannot be combined", name);
-	query.socket = socket;
-	query.code = &code;
 	gethostname(host, sizeof(host) - 1);
 	snprintf(taken.where, sizeof(taken.where), "on %s", host);
 	result = lien_query(&query, json_pack("{s:s}", "op", "graph"));

@@ -79,9 +79,10 @@ static void explain(const json_t *result, pid_t pid, unsigned long address)
 	lien_print_wrapped(stdout, 0,
 		"Address 0x%lx of process %d lies in allocation %" PRIu64
 		": %s%s, now %s; %s%s%s%s. %s %zu %s it%s",
-		address, pid, lien_get_number(a, "id"), lien_size(lien_get_number(a, "bytes")).text,
-		place, lien_get_text(a, "state"), made, comm, *tag ? ", with the tag " : "", tag,
-		fate, liens, liens == 1 ? "lien holds" : "liens hold", liens ? ":" : ".");
+		address, pid, lien_get_number(a, "id"),
+		lien_bytes(lien_get_number(a, "bytes")).text, place, lien_get_text(a, "state"),
+		made, comm, *tag ? ", with the tag " : "", tag, fate, liens,
+		liens == 1 ? "lien holds" : "liens hold", liens ? ":" : ".");
 	free(made);
 	free(comm);
 	free(fate);
@@ -174,7 +175,7 @@ static void print_holders(const json_t *holders, const json_t *allocation)
 		lien_table_add(table, "%" PRIu64, lien_get_number(holder, "pid"));
 		lien_table_add(table, "%s", lien_get_text(holder, "kind"));
 		lien_table_add(table, "%s", *name ? name : "-");
-		lien_table_add(table, "%s", bytes ? lien_size(bytes).text : "-");
+		lien_table_add(table, "%s", bytes ? lien_bytes(bytes).text : "-");
 		lien_table_add(table, "%s", detail);
 		free(detail);
 	}
@@ -184,16 +185,16 @@ static void print_holders(const json_t *holders, const json_t *allocation)
 
 int lien_cmd_holders(int argc, char **argv)
 {
-	const char *socket = NULL;
 	bool json = false;
-	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+	int code;
+	struct lien_query query = {
+		.command = usage.command, .code = &code, .timeout_ms = LIEN_QUERY_MS};
 	const struct lien_option options[] = {
-		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&query.from), {}};
+		LIEN_CLIENT_OPTIONS(&json, &query.socket), LIEN_FROM_OPTION(&query.from), {}};
 	unsigned long address;
 	json_t *result;
 	char hex[20];
 	pid_t pid;
-	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
@@ -202,8 +203,6 @@ int lien_cmd_holders(int argc, char **argv)
 	if (!lien_parse_address(argv[1], &address))
 		return lien_usage_error(&usage, "'%s' is not an address", argv[1]);
 	snprintf(hex, sizeof(hex), "0x%lx", address);
-	query.socket = socket;
-	query.code = &code;
 	result = lien_query(
 		&query, json_pack("{s:s, s:i, s:s}", "op", "holders", "pid", pid, "address", hex));
 	if (!result)

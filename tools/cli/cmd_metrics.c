@@ -24,7 +24,9 @@ static const struct lien_usage usage = {
 
 int lien_cmd_metrics(int argc, char **argv)
 {
-	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+	int code;
+	struct lien_query query = {
+		.command = usage.command, .code = &code, .timeout_ms = LIEN_QUERY_MS};
 	const char *format = NULL;
 	bool json = false;
 	const struct lien_option options[] = {
@@ -34,11 +36,9 @@ int lien_cmd_metrics(int argc, char **argv)
 			0},
 		LIEN_CLIENT_OPTIONS(&json, &query.socket), {}};
 	json_t *result;
-	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	query.code = &code;
 	result = lien_query(&query, json_pack("{s:s}", "op", "metrics"));
 	if (!result)
 		return code;

@@ -10,14 +10,11 @@
 #include "tools/cli/gpus.h"
 #include "tools/cli/idle.h"
 #include "tools/cli/interrupt.h"
-#include "tools/cli/left.h"
 #include "tools/cli/moved.h"
 #include "tools/cli/nodes_move.h"
-#include "tools/cli/nodes_print.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
-#include "tools/cli/unknown.h"
 
 #define COLUMNS	       6 /* beside the phases */
 #define PHASES_MAX     12
@@ -172,7 +169,7 @@ static void explain_freed(const json_t *processes)
 	json_array_foreach (processes, i, process) {
 		freed = lien_freed_text(process);
 		same = !strcmp(freed, "-") ||
-		       !strcmp(freed, lien_size(lien_moved_bytes(process)).text);
+		       !strcmp(freed, lien_bytes(lien_moved_bytes(process)).text);
 		free(freed);
 		if (same)
 			continue;
@@ -254,15 +251,15 @@ static void print_sum(const struct words *words, const json_t *result, double wa
 	uint64_t discarded = lien_get_number(result, "discarded_bytes");
 	bool dry = !strcmp(lien_get_text(result, "outcome"), "dry run");
 	char *text = lien_format("%s %s of %" PRIu64 " %s", dry ? words->would : words->done,
-		lien_size(lien_get_number(result, "bytes") + discarded).text,
+		lien_bytes(lien_get_number(result, "bytes") + discarded).text,
 		LIEN_PLURAL(count, "process", "processes"));
 
 	if (discarded)
 		text = lien_append(
-			text, " ", "(%s of that %s)", lien_size(discarded).text, words->discarded);
+			text, " ", "(%s of that %s)", lien_bytes(discarded).text, words->discarded);
 	if (lien_get_number(result, "inferred_bytes"))
 		text = lien_append(text, " ", "(%s of that is probably NCCL's)",
-			lien_size(lien_get_number(result, "inferred_bytes")).text);
+			lien_bytes(lien_get_number(result, "inferred_bytes")).text);
 	if (!dry)
 		text = lien_append(text, " ", "in %s", lien_time(wall_ms).text);
 	lien_print_wrapped(stdout, 2, "%s", text);
@@ -304,12 +301,12 @@ static void print_free(const json_t *result)
 		bytes = lien_get_number(gpu, "bytes");
 		movable = lien_get_number(gpu, "movable_bytes");
 		text = lien_format("%s: %s asked for, %s %s (%" PRIu64 " %s)", name,
-			lien_size(lien_get_number(gpu, "asked_bytes")).text, lien_size(bytes).text,
-			dry ? "would move" : "moved",
+			lien_bytes(lien_get_number(gpu, "asked_bytes")).text,
+			lien_bytes(bytes).text, dry ? "would move" : "moved",
 			LIEN_PLURAL(
 				lien_get_number(gpu, "allocations"), "allocation", "allocations"));
 		text = lien_append(
-			text, ", ", "%s more could be moved", lien_size(movable - bytes).text);
+			text, ", ", "%s more could be moved", lien_bytes(movable - bytes).text);
 		lien_print_wrapped(stdout, 2, "%s", text);
 		free(text);
 	}
@@ -337,7 +334,7 @@ static void print_result(const struct words *words, const json_t *result, double
 		print_processes(words, processes);
 	if (lien_get_number(result, "verified_bytes"))
 		printf("%s compared with what was saved: no difference\n",
-			lien_size(lien_get_number(result, "verified_bytes")).text);
+			lien_bytes(lien_get_number(result, "verified_bytes")).text);
 	print_sum(words, result, wall_ms);
 	if (json_is_object(json_object_get(result, "lazy")))
 		print_lazy(json_object_get(result, "lazy"));

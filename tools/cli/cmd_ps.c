@@ -84,7 +84,7 @@ static char *ranks_text(const json_t *process)
 
 static char *nccl_text(const json_t *process)
 {
-	return lien_format("%s%s", lien_size(lien_get_number(process, "nccl_bytes")).text,
+	return lien_format("%s%s", lien_bytes(lien_get_number(process, "nccl_bytes")).text,
 		lien_get_number(process, "nccl_inferred_bytes") ? "?" : "");
 }
 
@@ -145,7 +145,7 @@ static void print_dead(const json_t *dead)
 		lien_print_wrapped(stdout, 2,
 			"held by the dead: %s of process %" PRIu64
 			" (%s), which has exited: see `lien check` for who keeps it",
-			lien_size(lien_get_number(row, "bytes")).text, lien_get_number(row, "pid"),
+			lien_bytes(lien_get_number(row, "bytes")).text, lien_get_number(row, "pid"),
 			lien_get_text(row, "owner"));
 }
 
@@ -184,7 +184,7 @@ static void print_arenas(const json_t *processes)
 	lien_print_wrapped(stdout, 2,
 		"lien keeps %s of host memory pinned in these processes for offloads, %s of it in "
 		"use: see `lien arena`",
-		lien_size(held).text, lien_size(used).text);
+		lien_bytes(held).text, lien_bytes(used).text);
 }
 
 struct ps {

@@ -5,7 +5,7 @@
 
 #include "tools/cli/commands.h"
 #include "tools/cli/idle.h"
-#include "tools/cli/left.h"
+#include "tools/cli/moved.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
@@ -49,7 +49,7 @@ static void print_journal(const json_t *journal)
 		return;
 	}
 	lien_print_wrapped(stdout, 13, "journal      %s in %s",
-		lien_size(lien_get_number(journal, "bytes")).text, path);
+		lien_bytes(lien_get_number(journal, "bytes")).text, path);
 	if (taken)
 		lien_print_wrapped(stdout, 13,
 			"             %" PRIu64 " %s taken over from an earlier agent",
@@ -61,9 +61,9 @@ static void print_host(const json_t *host)
 	uint64_t limit = lien_get_number(host, "limit_bytes");
 
 	lien_print_wrapped(stdout, 13, "host memory  %s held for offloads, %s in use, %s%s",
-		lien_size(lien_get_number(host, "held_bytes")).text,
-		lien_size(lien_get_number(host, "used_bytes")).text,
-		limit ? lien_size(limit).text : "no limit", limit ? " allowed" : "");
+		lien_bytes(lien_get_number(host, "held_bytes")).text,
+		lien_bytes(lien_get_number(host, "used_bytes")).text,
+		limit ? lien_bytes(limit).text : "no limit", limit ? " allowed" : "");
 }
 
 static void print_loop(const json_t *loop)
@@ -81,7 +81,7 @@ static void print_numbers(const json_t *status)
 	lien_print_wrapped(stdout, 13,
 		"agent        version %s, pid %" PRIu64 ", up for %s, %s of memory",
 		lien_get_text(status, "version"), lien_get_number(status, "pid"), up,
-		lien_size(lien_get_number(status, "rss_bytes")).text);
+		lien_bytes(lien_get_number(status, "rss_bytes")).text);
 	if (json_object_get(status, "loop"))
 		print_loop(json_object_get(status, "loop"));
 	printf("graph        %" PRIu64 " %s, ",
@@ -280,16 +280,14 @@ static void print_warnings(const json_t *status)
 
 int lien_cmd_status(int argc, char **argv)
 {
-	const char *socket = NULL;
 	bool json = false;
-	const struct lien_option options[] = {LIEN_CLIENT_OPTIONS(&json, &socket), {}};
 	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+	const struct lien_option options[] = {LIEN_CLIENT_OPTIONS(&json, &query.socket), {}};
 	json_t *result;
 	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	query.socket = socket;
 	result = lien_query(&query, json_pack("{s:s}", "op", "status"));
 	if (!result)
 		return LIEN_EXIT_FAILURE;

@@ -14,8 +14,6 @@
 #include "tools/cli/options.h"
 #include "tools/cli/out_file.h"
 #include "tools/cli/trace.h"
-#include "tools/cli/trace_memory.h"
-#include "tools/cli/trace_moves.h"
 #include "tools/text/complain.h"
 #include "tools/text/output.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The commands of `lien`: X(name, the line that `lien --help` shows). A command is a row here, in
- * the order of the help, and lien_cmd_NAME() in cmd_NAME.c; argv[0] is its name. The functions
- * return the exit code: 0, 1 for a failure, 2 for wrong usage; `run` does not return when it
- * succeeds.
+ * the order of the help, and lien_cmd_NAME() in cmd_NAME.c (restore: cmd_offload.c, snapshot:
+ * cmd_record.c); argv[0] is its name. The functions return the exit code: 0, 1 for a failure, 2 for
+ * wrong usage; `run` does not return when it succeeds.
  */
 #ifndef LIEN_TOOLS_COMMANDS_H
 #define LIEN_TOOLS_COMMANDS_H

@@ -378,7 +378,7 @@ static char *bytes_text(uint64_t bytes)
 		return lien_format("%" PRIu64 " MiB", bytes >> 20);
 	if (bytes < 1024)
 		return lien_format("%" PRIu64, bytes);
-	return lien_format("%s", lien_size(bytes).text);
+	return lien_format("%s", lien_bytes(bytes).text);
 }
 
 /* NULL: omitted from lines. */

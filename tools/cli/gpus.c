@@ -145,7 +145,7 @@ void lien_print_unexplained(const char *title, const json_t *unexplained)
 		lien_print_wrapped(stdout, 4,
 			"  %s in %s %s: the driver's own (contexts, kernels), and what was not "
 			"seen",
-			lien_size(bytes).text, count == 1 ? "process" : "processes", pids);
+			lien_bytes(bytes).text, count == 1 ? "process" : "processes", pids);
 	else
 		printf("  the driver's own (contexts, kernels): not known: NVML gives no figure\n");
 	free(pids);

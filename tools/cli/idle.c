@@ -36,11 +36,11 @@ static char *not_selected(char *text, const json_t *entry)
 	uint64_t movable = lien_get_number(entry, "movable_bytes");
 	char *owners = owners_of(entry);
 
-	text = lien_append(text, "; ", "%s of %s not selected: ", lien_size(others).text, owners);
+	text = lien_append(text, "; ", "%s of %s not selected: ", lien_bytes(others).text, owners);
 	free(owners);
 	if (movable)
 		return lien_append(text, "", "`lien offload --owner all` moves %s of it",
-			movable == others ? "all" : lien_size(movable).text);
+			movable == others ? "all" : lien_bytes(movable).text);
 	return lien_append(
 		text, "", "not movable either, as `lien offload --owner all --dry-run` says");
 }
@@ -55,12 +55,12 @@ static char *text_of(const json_t *entry)
 
 	if (offloaded)
 		text = lien_append(text, "; ", "%s offloaded already: `lien restore` puts it back",
-			lien_size(offloaded).text);
+			lien_bytes(offloaded).text);
 	if (*reason)
 		text = lien_append(text, "; ", "%s", reason);
 	if (bytes > others)
 		text = lien_append(text, "; ", "%s selected, and not movable (see below)",
-			lien_size(bytes - others).text);
+			lien_bytes(bytes - others).text);
 	if (others)
 		text = not_selected(text, entry);
 	return text ? text : lien_format("no memory of its own on the GPUs");

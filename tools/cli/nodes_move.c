@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -11,16 +12,204 @@
 
 #include "tools/cli/interrupt.h"
 #include "tools/cli/nodes_decision.h"
-#include "tools/cli/nodes_members.h"
 #include "tools/cli/nodes_mover.h"
-#include "tools/cli/nodes_orders.h"
-#include "tools/cli/nodes_replies.h"
-#include "tools/cli/nodes_result.h"
 #include "tools/text/complain.h"
 #include "tools/text/output.h"
 
 #define LEASE_MS 10000
 #define PLAN_MS	 60000
+
+static bool is_node(const char *with_pid, const char *name)
+{
+	const size_t length = strlen(name);
+
+	return !strncmp(with_pid, name, length) && with_pid[length] == ':';
+}
+
+/* Is each pid on a node that is named? Otherwise prints which one is not. */
+static bool check_members(const struct lien_nodes *nodes, const struct lien_nodes_move *move)
+{
+	unsigned i, j;
+
+	for (i = 0; i < move->pids->count; i++) {
+		if (!move->pids->node[i]) {
+			lien_complain(move->command, "--pid %d: on which node? --pid NODE:%d",
+				(int)move->pids->pid[i], (int)move->pids->pid[i]);
+			return false;
+		}
+		for (j = 0; j < nodes->count; j++)
+			if (is_node(move->pids->node[i], nodes->links[j].name))
+				break;
+		if (j < nodes->count)
+			continue;
+		lien_complain(move->command, "--pid %s: that node is not one of --nodes",
+			move->pids->node[i]);
+		return false;
+	}
+	return true;
+}
+
+/* The pids on a node; NULL: all. */
+static json_t *pids_of(const struct lien_nodes *nodes, const struct lien_nodes_move *move,
+	unsigned node, const json_t *of_job)
+{
+	json_t *pids = json_array();
+	unsigned i;
+
+	for (i = 0; i < move->pids->count; i++)
+		if (is_node(move->pids->node[i], nodes->links[node].name))
+			json_array_append_new(pids, json_integer(move->pids->pid[i]));
+	if (move->pids->count)
+		return pids;
+	json_decref(pids);
+	return of_job ? json_incref(json_array_get(of_job, node)) : NULL;
+}
+
+/*
+ * Adds the nodes that have one of the processes: those of --pid; without it those of of_job, an
+ * array of pids for each node; without both, any. Returns false if there are no such nodes, or out
+ * of memory. Call free_members() in any case.
+ */
+static bool add_members(struct mover *mover, const json_t *of_job)
+{
+	struct member *member;
+	json_t *pids;
+	unsigned i;
+
+	mover->members = calloc(mover->nodes->count, sizeof(*mover->members));
+	mover->states = calloc(mover->nodes->count, sizeof(*mover->states));
+	mover->member_of = calloc(mover->nodes->count, sizeof(*mover->member_of));
+	if (!mover->members || !mover->states || !mover->member_of)
+		return false;
+	for (i = 0; i < mover->nodes->count; i++) {
+		pids = pids_of(mover->nodes, mover->move, i, of_job);
+		mover->member_of[i] = -1;
+		if (pids && !json_array_size(pids)) {
+			json_decref(pids);
+			continue;
+		}
+		member = &mover->members[mover->count];
+		member->node = i;
+		member->request = json_copy((json_t *)mover->move->request);
+		if (pids)
+			json_object_set_new(member->request, "pids", pids);
+		mover->member_of[i] = mover->count++;
+	}
+	return mover->count;
+}
+
+static void free_members(struct mover *mover)
+{
+	unsigned i;
+
+	for (i = 0; i < mover->count; i++) {
+		json_decref(mover->members[i].request);
+		json_decref(mover->members[i].result);
+		json_decref(mover->members[i].others);
+		json_decref(mover->members[i].sent);
+		free(mover->members[i].error);
+		free(mover->members[i].absent);
+		lien_node_report_clear(&mover->members[i].report);
+	}
+	free(mover->members);
+	free(mover->states);
+	free(mover->member_of);
+}
+
+static bool same_order(const struct lien_node_order *a, const struct lien_node_order *b)
+{
+	return a->word == b->word && a->round == b->round && a->version == b->version;
+}
+
+static void send_word(
+	struct mover *mover, struct member *member, const struct lien_node_order *order)
+{
+	json_t *request = json_pack("{s:s, s:s, s:s, s:I, s:I}", "op", "coordinate", "id",
+		mover->id, "word", lien_node_word_name(order->word), "round",
+		(json_int_t)order->round, "version", (json_int_t)order->version);
+
+	if (member->others && member->others != member->sent) {
+		json_object_set(request, "others", member->others);
+		json_decref(member->sent);
+		member->sent = json_incref(member->others);
+	}
+	lien_nodes_send(mover->nodes, member->node, LIEN_ON_WORD, request);
+	json_decref(request);
+	member->order = *order;
+	member->ordered = true;
+	member->t_order = lien_clock_ns();
+	if (member->asked_count < LIEN_MOVER_ASKED_MAX)
+		member->asked[member->asked_count++] = member->t_order;
+}
+
+/* Sends a member its order if that is new, or was last sent a quarter of the lease (at most a
+ * second) ago. */
+static void send_order(struct mover *mover, unsigned i)
+{
+	const uint64_t now = lien_clock_ns();
+	struct member *member = &mover->members[i];
+	struct lien_node_order order;
+	const uint64_t every = mover->lease_ms / 4 < 1000 ? mover->lease_ms / 4 : 1000;
+
+	if (!mover->nodes->links[member->node].hello ||
+		!lien_coordinator_order(&mover->coordinator, i, &order))
+		return;
+	if (order.word == LIEN_WORD_RESTORE) {
+		lien_nodes_mend(mover, member);
+		member->order = order;
+		return;
+	}
+	if (!member->ordered || !same_order(&order, &member->order) ||
+		(member->others != member->sent && member->others) ||
+		now > member->t_order + every * 1000000)
+		send_word(mover, member, &order);
+}
+
+/* Works out what each node has to know of the others, once all have reported. send_order()
+ * sends it. */
+static void compare_reports(struct mover *mover)
+{
+	struct lien_node_report *reports;
+	struct lien_node_others *others;
+	json_t *json;
+	unsigned i;
+	int err = -ENOMEM, too_many;
+
+	mover->reports_changed = false;
+	if (mover->coordinator.restore)
+		return;
+	for (i = 0; i < mover->count; i++)
+		if (!mover->members[i].compared && !mover->states[i].nothing)
+			return;
+	reports = calloc(mover->count, sizeof(*reports));
+	others = calloc(mover->count, sizeof(*others));
+	for (i = 0; reports && i < mover->count; i++)
+		reports[i] = mover->members[i].report;
+	if (reports && others)
+		err = lien_node_compare(reports, mover->count, others, &too_many);
+	if (err == -E2BIG && !mover->members[too_many].error) {
+		mover->members[too_many].error = lien_format(
+			"its ranks have transfers with ranks on other nodes in more than %d pairs, "
+			"too many to compare: name fewer processes (--pid)",
+			LIEN_NODE_OTHERS_MAX);
+		lien_coordinator_refuse(&mover->coordinator, too_many, lien_clock_ns());
+	}
+	if (!err) {
+		for (i = 0; i < mover->count; i++) {
+			json = lien_node_others_json(&others[i]);
+			if (json_equal(json, mover->members[i].others)) {
+				json_decref(json);
+				continue;
+			}
+			json_decref(mover->members[i].others);
+			mover->members[i].others = json;
+		}
+	}
+	for (i = 0; others && i < mover->count; i++)
+		lien_node_others_clear(&others[i]);
+	free(others);
+	free(reports);
+}
 
 /*
  * A slow disk may take longer to write than the leases last, and then nodes have undone by
@@ -161,14 +350,14 @@ static void run(struct mover *mover)
 		t_work = lien_clock_ns();
 		/* Reports come one by one: of many nodes, a few comparisons are enough. */
 		if (mover->reports_changed && t_work >= t_compare) {
-			lien_nodes_orders_compare(mover);
+			compare_reports(mover);
 			t_compare = lien_clock_ns() + 3 * (lien_clock_ns() - t_work);
 		}
 		if (mover->coordinator.phase == LIEN_COORDINATOR_DECIDING)
 			decide(mover);
 		check_absent(mover);
 		for (i = 0; i < mover->count; i++)
-			lien_nodes_order(mover, i);
+			send_order(mover, i);
 		if (t_work > t_tick + every * 1000000) {
 			tick(mover);
 			t_tick = t_work;
@@ -280,7 +469,7 @@ json_t *lien_nodes_move(struct lien_nodes *nodes, const struct lien_nodes_move *
 	int err;
 
 	*code = LIEN_EXIT_USAGE;
-	if (!lien_nodes_members_check(nodes, move))
+	if (!check_members(nodes, move))
 		return NULL;
 	*code = LIEN_EXIT_FAILURE;
 	err = lien_decision_directory(move->state, mover.directory, sizeof(mover.directory));
@@ -298,7 +487,7 @@ json_t *lien_nodes_move(struct lien_nodes *nodes, const struct lien_nodes_move *
 	}
 	if (!make_id(&mover))
 		lien_complain(move->command, "no random number: %s", strerror(errno));
-	else if (!lien_nodes_members_add(&mover, of_job))
+	else if (!add_members(&mover, of_job))
 		lien_complain(move->command,
 			move->slurm ? "no process of job %s uses CUDA"
 				    : "no node has such a process%s",
@@ -307,7 +496,7 @@ json_t *lien_nodes_move(struct lien_nodes *nodes, const struct lien_nodes_move *
 		result = dry_run(&mover, code);
 	else
 		result = carry_out(&mover, code);
-	lien_nodes_members_free(&mover);
+	free_members(&mover);
 	json_decref(of_job);
 	return result;
 }

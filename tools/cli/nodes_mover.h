@@ -65,4 +65,26 @@ struct mover {
 	uint64_t busy_ns; /* of its own work */
 };
 
+/* Returns the functions for lien_nodes_poll(). They store errors and results in the members, and
+ * tell mover->coordinator the state of each node. */
+struct lien_nodes_calls lien_nodes_replies(struct mover *mover);
+/* Records that a node cannot be reached; why: for the message. */
+void lien_nodes_replies_lost(struct mover *mover, unsigned node, const char *why);
+
+/*
+ * After a failure that follows the decision, puts back what a node has dropped.
+ *
+ * Asks a member's agent for a restore of what this offload has dropped; call it as long as the
+ * coordinator orders it. It waits for the member's result, which names the processes, and repeats
+ * what found the agent busy or lost. Without processes or a selection it asks for nothing, sets
+ * member->unknown, and tells the coordinator that the node is not mended.
+ */
+void lien_nodes_mend(struct mover *mover, struct member *member);
+
+/* Returns the result (docs/protocol.md), which the caller owns. ms: what it took. */
+json_t *lien_nodes_result(const struct mover *mover, double ms);
+/* Prints what has failed, on which node, how the job stands and what to do, in one line. Returns
+ * the exit code. */
+int lien_nodes_result_complain(struct mover *mover);
+
 #endif

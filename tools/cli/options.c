@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/cli/options.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -8,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/nearest.h"
 #include "tools/cli/options_internal.h"
 #include "tools/text/complain.h"
-#include "agent/graph/nearest.h"
 #include "tools/text/output.h"
 
 #define OPTIONS_MAX 40
@@ -48,6 +49,55 @@ int lien_word_error(const struct lien_usage *usage, const struct lien_nearest *n
 		lien_usage_error(usage, "%s", text);
 	free(text);
 	return LIEN_EXIT_USAGE;
+}
+
+/* An option whose value may be left out has it behind "=". */
+static const char *value_begins(const struct lien_option *option)
+{
+	if (option->type == LIEN_OPTION_EVERY)
+		return "[=";
+	return option->argument ? " " : "";
+}
+
+static void print_option_help(const struct lien_option *option)
+{
+	char letter[] = {'-', lien_option_letter(option->name), ',', ' ', '\0'};
+	bool line = option->type == LIEN_OPTION_JSON && !option->max;
+	char *left = lien_format("%s--%s%s%s%s%s", letter[1] ? letter : "",
+		lien_option_name(option->name), line ? "[=line]" : "", value_begins(option),
+		option->argument ?: "", option->type == LIEN_OPTION_EVERY ? "]" : "");
+
+	bool fits = strlen(left) <= LEFT_WIDTH;
+
+	if (option->help && !fits)
+		printf("  %s\n", left);
+	if (option->help)
+		lien_print_help(
+			LEFT_WIDTH + 3, "  %-*s %s", LEFT_WIDTH, fits ? left : "", option->help);
+	free(left);
+}
+
+static void print_help(const struct lien_usage *usage, const struct lien_option *options)
+{
+	static const struct lien_option wide = {"wide", LIEN_OPTION_FLAG, NULL, NULL,
+						"all columns, however long the lines", 0},
+					help = {"help", LIEN_OPTION_FLAG, NULL, NULL, "this text",
+						0};
+
+	printf("Usage: %s [OPTIONS]%s%s\n\n", usage->command, *usage->arguments ? " " : "",
+		usage->arguments);
+	lien_print_help(0, "%s", usage->summary);
+	printf("\nOptions:\n");
+	for (const struct lien_option *option = options; option->name; option++)
+		print_option_help(option);
+	if (usage->tables)
+		print_option_help(&wide);
+	print_option_help(&help);
+	printf("\nExamples:\n");
+	for (const char *const *example = usage->examples; *example; example += 2) {
+		printf("  %s\n", example[0]);
+		lien_print_help(6, "      %s", example[1]);
+	}
 }
 
 static bool take_choice(
@@ -400,7 +450,7 @@ bool lien_options_read(const struct lien_usage *usage, const struct lien_option 
 			break;
 		switch (value) {
 		case HELP_VALUE:
-			lien_options_help(usage, options);
+			print_help(usage, options);
 			*code = LIEN_EXIT_OK;
 			return false;
 		case WIDE_VALUE:
@@ -425,4 +475,73 @@ bool lien_options_read(const struct lien_usage *usage, const struct lien_option 
 	*argc -= optind;
 	*argv += optind;
 	return check_count(usage, *argc, *argv) && check_pairs(usage, options, seen);
+}
+
+#define SIZE_MAX_BYTES (1ul << 57) /* the limit of x86-64 addresses */
+
+static bool parse_unsigned(const char *text, int base, unsigned long *value)
+{
+	char *end;
+
+	/* strtoul() would also accept blanks, signs and, in base 16, a second 0x. */
+	if (!*text ||
+		strspn(text, base == 16 ? "0123456789abcdefABCDEF" : "0123456789") != strlen(text))
+		return false;
+	errno = 0;
+	*value = strtoul(text, &end, base);
+	return !errno;
+}
+
+bool lien_parse_number(const char *text, unsigned long max, unsigned long *value)
+{
+	return parse_unsigned(text, 10, value) && *value <= max;
+}
+
+bool lien_parse_pid(const char *text, pid_t *pid)
+{
+	unsigned long value;
+
+	if (!lien_parse_number(text, INT_MAX, &value) || !value)
+		return false;
+	*pid = value;
+	return true;
+}
+
+bool lien_parse_size(const char *text, uint64_t *bytes)
+{
+	static const char units[] = "KMGT";
+	size_t digits = strspn(text, "0123456789");
+	const char *unit = text[digits] ? strchr(units, text[digits]) : NULL;
+	unsigned shift = unit ? 10 * (unit - units + 1) : 0;
+	unsigned long value;
+	char number[24];
+
+	if (digits >= sizeof(number) || (text[digits] && (!unit || text[digits + 1])))
+		return false;
+	memcpy(number, text, digits);
+	number[digits] = '\0';
+	if (!lien_parse_number(number, SIZE_MAX_BYTES >> shift, &value) || !value)
+		return false;
+	*bytes = (uint64_t)value << shift;
+	return true;
+}
+
+bool lien_parse_moment(const char *text, struct lien_moment *moment)
+{
+	const char *digits = text + (*text == '+');
+	char *end;
+
+	if (!*digits || strspn(digits, "0123456789.") != strlen(digits))
+		return false;
+	moment->seconds = strtod(digits, &end);
+	moment->relative = *text == '+';
+	moment->given = !*end && end != digits;
+	return moment->given;
+}
+
+bool lien_parse_address(const char *text, unsigned long *address)
+{
+	if (text[0] == '0' && (text[1] == 'x' || text[1] == 'X'))
+		return parse_unsigned(text + 2, 16, address);
+	return parse_unsigned(text, 10, address);
 }

@@ -17,9 +17,6 @@ static inline const char *lien_option_name(const char *name)
 	return lien_option_letter(name) ? name + 2 : name;
 }
 
-/* Prints what --help shows. */
-void lien_options_help(const struct lien_usage *usage, const struct lien_option *options);
-
 /* Given alone, with a shell's name: prints the command's part of a completion script, instead of
  * whatever the command does. For `lien completion`, so the help does not show it. */
 #define LIEN_COMPLETION_OPTION "--completion-of-options="

@@ -1,15 +1,107 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/cli/preload.h"
 
+#include <elf.h>
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/cli/program.h"
 #include "tools/text/complain.h"
+
+struct program_file {
+	char path[PATH_MAX];   /* of its file, as execvp() would find it; "": there is none */
+	char script[PATH_MAX]; /* the interpreter that its first line names; "": it has no such line
+				*/
+	char linker[PATH_MAX]; /* the dynamic linker of the program or of its script's interpreter;
+				* "": it is linked statically, or that cannot be read */
+};
+
+#define SEARCHED "/bin:/usr/bin" /* by execvp() without PATH */
+
+static void find(const char *name, char path[PATH_MAX])
+{
+	const char *list = getenv("PATH"), *end;
+
+	path[0] = '\0';
+	if (strchr(name, '/')) {
+		if (!access(name, F_OK))
+			snprintf(path, PATH_MAX, "%s", name);
+		return;
+	}
+	for (list = list ? list : SEARCHED; list; list = *end ? end + 1 : NULL) {
+		end = strchrnul(list, ':');
+		if (snprintf(path, PATH_MAX, "%.*s%s%s", (int)(end - list), list,
+			    end > list ? "/" : "", name) < PATH_MAX &&
+			!access(path, X_OK))
+			return;
+	}
+	path[0] = '\0';
+}
+
+/* The first word behind "#!". */
+static void read_script(FILE *file, char interpreter[PATH_MAX])
+{
+	char line[PATH_MAX];
+	const char *word;
+
+	interpreter[0] = '\0';
+	if (!fgets(line, sizeof(line), file) || strncmp(line, "#!", 2))
+		return;
+	word = line + 2 + strspn(line + 2, " \t");
+	snprintf(interpreter, PATH_MAX, "%.*s", (int)strcspn(word, " \t\n"), word);
+}
+
+static bool read_at(FILE *file, long at, void *to, size_t size)
+{
+	return !fseek(file, at, SEEK_SET) && fread(to, size, 1, file) == 1;
+}
+
+static void read_linker(FILE *file, char linker[PATH_MAX])
+{
+	Elf64_Ehdr elf;
+	Elf64_Phdr part;
+	unsigned i;
+
+	linker[0] = '\0';
+	if (!read_at(file, 0, &elf, sizeof(elf)) || memcmp(elf.e_ident, ELFMAG, SELFMAG) ||
+		elf.e_ident[EI_CLASS] != ELFCLASS64 || elf.e_phentsize != sizeof(part))
+		return;
+	for (i = 0; i < elf.e_phnum; i++) {
+		if (!read_at(file, elf.e_phoff + i * sizeof(part), &part, sizeof(part)))
+			return;
+		if (part.p_type != PT_INTERP || part.p_filesz > PATH_MAX)
+			continue;
+		if (!part.p_filesz || !read_at(file, part.p_offset, linker, part.p_filesz))
+			linker[0] = '\0';
+		else
+			linker[part.p_filesz - 1] = '\0';
+		return;
+	}
+}
+
+static void look_at(const char *name, struct program_file *program)
+{
+	FILE *file;
+
+	memset(program, 0, sizeof(*program));
+	find(name, program->path);
+	file = program->path[0] ? fopen(program->path, "re") : NULL;
+	if (!file)
+		return;
+	read_script(file, program->script);
+	if (program->script[0]) {
+		fclose(file);
+		file = fopen(program->script, "re");
+	}
+	if (!file)
+		return;
+	read_linker(file, program->linker);
+	fclose(file);
+}
 
 #define NOT_EXECUTABLE 126
 #define NOT_FOUND      127
@@ -102,10 +194,10 @@ static int put_before(const char *variable, const char *ours)
 /* With it in LD_PRELOAD a program that uses musl would not start. */
 static bool fits(const char *command, const char *name)
 {
-	struct lien_program program;
+	struct program_file program;
 	const char *slash;
 
-	lien_program_look(name, &program);
+	look_at(name, &program);
 	slash = strrchr(program.linker, '/');
 	if (!slash || strncmp(slash, "/ld-musl", 8) || access(program.linker, F_OK))
 		return true;
@@ -157,9 +249,9 @@ bool lien_preload_is_set(void)
 
 int lien_preload_failed(const char *command, const char *name, int err)
 {
-	struct lien_program program;
+	struct program_file program;
 
-	lien_program_look(name, &program);
+	look_at(name, &program);
 	if (err == ENOENT && program.script[0])
 		lien_complain(command, "%s: there is no %s, which its first line names",
 			program.path, program.script);

@@ -100,20 +100,20 @@ static int put_totals(const struct lien_sheet *sheet, int y)
 	put_text(&run, lien_format("%" PRIu64 " %s on %u %s",
 			       LIEN_PLURAL(totals.processes, "process", "processes"),
 			       totals.devices, totals.devices == 1 ? "GPU" : "GPUs"));
-	put_text(&run, lien_format("%s on %s", lien_size(totals.bytes).text,
+	put_text(&run, lien_format("%s on %s", lien_bytes(totals.bytes).text,
 			       totals.devices == 1 ? "the GPU" : "the GPUs"));
 	if (totals.shared)
-		put_text(&run, lien_format("%s of it exported", lien_size(totals.shared).text));
+		put_text(&run, lien_format("%s of it exported", lien_bytes(totals.shared).text));
 	if (totals.imports)
 		put_text(&run, lien_format("%" PRIu64 " %s",
 				       LIEN_PLURAL(totals.imports, "import", "imports")));
 	if (totals.offloaded)
-		put_text(&run, lien_format("%s offloaded", lien_size(totals.offloaded).text));
+		put_text(&run, lien_format("%s offloaded", lien_bytes(totals.offloaded).text));
 	if (totals.other)
-		put_text(&run, lien_format("%s elsewhere", lien_size(totals.other).text));
+		put_text(&run, lien_format("%s elsewhere", lien_bytes(totals.other).text));
 	run.font.color = LIEN_RED;
 	if (totals.dead)
-		put_text(&run, lien_format("%s held by the dead", lien_size(totals.dead).text));
+		put_text(&run, lien_format("%s held by the dead", lien_bytes(totals.dead).text));
 	return run.y + 6;
 }
 
@@ -132,7 +132,7 @@ static int put_libraries(const struct lien_sheet *sheet, int y)
 			put_text(&run, lien_format("and %u more", all->library_count - i));
 			break;
 		}
-		text = lien_format("%.40s %s", library->name, lien_size(library->bytes).text);
+		text = lien_format("%.40s %s", library->name, lien_bytes(library->bytes).text);
 		put_item(&run, &look, text);
 		free(text);
 	}
@@ -175,7 +175,7 @@ static char *describe_registrations(const struct lien_sheet *sheet, unsigned tea
 	if (!count)
 		return lien_format("no registrations");
 	return lien_format("%" PRIu64 " %s, %s",
-		LIEN_PLURAL(count, "registration", "registrations"), lien_size(bytes).text);
+		LIEN_PLURAL(count, "registration", "registrations"), lien_bytes(bytes).text);
 }
 
 /* Lists their names, as many as are readable. */

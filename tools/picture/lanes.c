@@ -255,7 +255,7 @@ static void draw_label(
 	unsigned place = (pair->left + pair->right - 1) / 2;
 	int left = lanes->nodes[place].x, right = lanes->nodes[place + 1].x;
 	const struct lien_font font = {11, LIEN_INK, false, LIEN_MIDDLE};
-	struct lien_text size = lien_size(flow->bytes);
+	struct lien_bytes_text size = lien_bytes(flow->bytes);
 	char *text = lien_format("%" PRIu64 " · %s", flow->allocations, size.text);
 
 	if (lien_svg_width(&font, text) > right - left - 6) {
@@ -276,7 +276,7 @@ static void note_pair(const struct lanes *lanes, unsigned owner, unsigned import
 		" handles and mappings; made by %s",
 		lanes->nodes[owner].tip, lanes->nodes[importer].tip,
 		LIEN_PLURAL(flow->allocations, "allocation", "allocations"),
-		lien_size(flow->bytes).text, lien_size(flow->offloaded).text, flow->liens,
+		lien_bytes(flow->bytes).text, lien_bytes(flow->offloaded).text, flow->liens,
 		*flow->library ? flow->library : "several libraries");
 }
 
@@ -353,7 +353,7 @@ static int draw_hidden(const struct lanes *lanes, int y)
 	lien_svg_text(lanes->sheet->out, LIEN_SHEET_MARGIN, y + 16,
 		lanes->sheet->width - 2 * LIEN_SHEET_MARGIN, &font,
 		"not drawn, between processes of one GPU: %" PRIu64 " · %s",
-		lanes->hidden.allocations, lien_size(lanes->hidden.bytes).text);
+		lanes->hidden.allocations, lien_bytes(lanes->hidden.bytes).text);
 	return y + 24;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
 #include "tools/picture/several.h"
 #include "tools/text/output.h"
 
@@ -41,12 +42,12 @@ static int device_of(const json_t *number)
 	return (int)device;
 }
 
-int lien_allocation_device(const json_t *allocation)
+static int allocation_device(const json_t *allocation)
 {
 	return device_of(json_object_get(allocation, "device"));
 }
 
-const char *lien_reply_library(const json_t *allocation)
+static const char *library_of(const json_t *allocation)
 {
 	const char *name = lien_get_text(allocation, "owner");
 
@@ -54,27 +55,22 @@ const char *lien_reply_library(const json_t *allocation)
 }
 
 /* It is unknown whether an unknown owner is alive. */
-bool lien_allocation_dead(const json_t *allocation)
+static bool is_dead(const json_t *allocation)
 {
 	return lien_get_number(allocation, "pid") &&
 	       json_is_false(json_object_get(allocation, "alive"));
 }
 
-int lien_residents_find(const struct lien_residents *residents, uint64_t pid, bool dead, int device)
+/* Returns the index of the resident that is this process on this device; if there is none, of the
+ * process on the first of its devices, or -1. */
+static int find_resident(
+	const struct lien_residents *residents, uint64_t pid, bool dead, int device)
 {
-	struct lien_resident key = {.pid = pid, .dead = dead, .device = -1};
-	unsigned low = 0, high = residents->count;
-	const struct lien_resident *first;
+	const struct lien_resident key = {.pid = pid, .dead = dead, .device = -1};
+	const unsigned low = lien_array_at_least(
+		residents->residents, residents->count, sizeof(key), &key, compare_residents);
+	const struct lien_resident *first = &residents->residents[low];
 
-	while (low < high) {
-		unsigned middle = low + (high - low) / 2;
-
-		if (compare_residents(&residents->residents[middle], &key) < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	first = &residents->residents[low];
 	if (low == residents->count || first->pid != pid || first->dead != dead)
 		return -1;
 	for (unsigned i = low; i < residents->count; i++) {
@@ -121,8 +117,8 @@ static size_t collect(const json_t *reply, struct lien_resident *out)
 	json_array_foreach (allocations, i, allocation)
 		out[count++] = (struct lien_resident){
 			.pid = lien_get_number(allocation, "pid"),
-			.dead = lien_allocation_dead(allocation),
-			.device = lien_allocation_device(allocation),
+			.dead = is_dead(allocation),
+			.device = allocation_device(allocation),
 		};
 	return count;
 }
@@ -212,7 +208,7 @@ static bool is_shared(const json_t *allocation)
 	return false;
 }
 
-enum lien_part_kind lien_allocation_kind(const json_t *allocation)
+static enum lien_part_kind kind_of(const json_t *allocation)
 {
 	const char *state = lien_get_text(allocation, "state");
 
@@ -263,13 +259,13 @@ static struct lien_library *find_library(struct lien_residents *residents, const
 static int add_allocation(struct lien_residents *residents, const json_t *allocation)
 {
 	uint64_t bytes = lien_get_number(allocation, "bytes");
-	struct lien_part key = {.library = lien_reply_library(allocation),
+	struct lien_part key = {.library = library_of(allocation),
 		.tag = lien_get_text(allocation, "tag"),
-		.kind = lien_allocation_kind(allocation),
+		.kind = kind_of(allocation),
 		.state = lien_get_text(allocation, "state")};
-	struct lien_resident *resident = &residents->residents[lien_residents_find(residents,
-		lien_get_number(allocation, "pid"), lien_allocation_dead(allocation),
-		lien_allocation_device(allocation))];
+	struct lien_resident *resident =
+		&residents->residents[find_resident(residents, lien_get_number(allocation, "pid"),
+			is_dead(allocation), allocation_device(allocation))];
 	struct lien_library *library = find_library(residents, key.library);
 	struct lien_part *part = find_part(resident, &key);
 
@@ -368,7 +364,177 @@ static int fill(struct lien_residents *residents, const json_t *reply)
 	return 0;
 }
 
-int lien_residents_list(const json_t *reply, struct lien_residents *out)
+void lien_residents_free(struct lien_residents *residents)
+{
+	for (unsigned i = 0; i < residents->count; i++)
+		free(residents->residents[i].parts);
+	free(residents->residents);
+	free(residents->order);
+	free(residents->bundles);
+	free(residents->libraries);
+	memset(residents, 0, sizeof(*residents));
+}
+
+/* --- the imports between each two residents --------------------------------------------------- */
+
+struct bundles {
+	struct lien_residents *residents;
+	struct lien_rows rows;
+};
+
+static bool is_bundle(const void *row, const void *key)
+{
+	const struct lien_bundle *bundle = row, *wanted = key;
+
+	return bundle->owner == wanted->owner && bundle->importer == wanted->importer;
+}
+
+static struct lien_bundle *find_bundle(struct bundles *bundles, unsigned owner, unsigned importer)
+{
+	const struct lien_bundle key = {.owner = owner, .importer = importer};
+	struct lien_bundle *bundle = lien_rows_find(&bundles->rows,
+		lien_rows_mix(lien_rows_mix(0, owner), importer), is_bundle, &key,
+		&bundles->residents->bundles, &bundles->residents->bundle_count, sizeof(*bundle));
+
+	if (bundle) {
+		bundle->owner = owner;
+		bundle->importer = importer;
+	}
+	return bundle;
+}
+
+/* Returns the one device that has access through a mapping, or LIEN_DEVICE_UNKNOWN if there are
+ * several: then any will do. */
+static int accessing_device(const json_t *mapping)
+{
+	const json_t *list = json_object_get(mapping, "access"), *device;
+
+	if (json_array_size(list) != 1)
+		return LIEN_DEVICE_UNKNOWN;
+	device = json_object_get(json_array_get(list, 0), "device");
+	return json_is_integer(device) ? (int)json_integer_value(device) : LIEN_DEVICE_UNKNOWN;
+}
+
+static const json_t *find_mapping(const json_t *mappings, uint64_t pid)
+{
+	const json_t *mapping;
+	size_t i;
+
+	json_array_foreach (mappings, i, mapping)
+		if (lien_get_number(mapping, "pid") == pid)
+			return mapping;
+	return NULL;
+}
+
+/* A handle does not name a device: use the one where the process has the memory mapped. */
+static int find_importer(
+	const struct lien_residents *residents, const json_t *holder, const json_t *mappings)
+{
+	uint64_t pid = lien_get_number(holder, "pid");
+	int first = find_resident(residents, pid, false, -1);
+
+	if (first < 0 || !lien_residents_has_several(residents, &residents->residents[first]))
+		return first;
+	if (!json_object_get(holder, "access"))
+		holder = find_mapping(mappings, pid);
+	return find_resident(residents, pid, false, accessing_device(holder));
+}
+
+/* Counts a resident that holds an allocation in several ways only once. */
+static void count_lien(struct lien_bundle *bundle, const json_t *allocation, size_t number)
+{
+	uint64_t bytes = lien_get_number(allocation, "bytes");
+	const char *library = library_of(allocation);
+
+	bundle->liens++;
+	if (bundle->last == number)
+		return;
+	if (!bundle->last)
+		bundle->library = library;
+	else if (strcmp(bundle->library, library))
+		bundle->library = "";
+	bundle->last = number;
+	bundle->allocations++;
+	bundle->bytes += bytes;
+	if (kind_of(allocation) == LIEN_PART_OFFLOADED)
+		bundle->offloaded += bytes;
+}
+
+static int add_holders(struct bundles *bundles, unsigned owner, const json_t *allocation,
+	size_t number, const char *list)
+{
+	const json_t *mappings = json_object_get(allocation, "mappings"), *holder;
+	size_t i;
+
+	json_array_foreach (json_object_get(allocation, list), i, holder) {
+		const struct lien_resident *resident = &bundles->residents->residents[owner];
+		struct lien_bundle *bundle;
+		int importer;
+
+		if (lien_get_number(holder, "pid") == resident->pid && !resident->dead)
+			continue;
+		importer = find_importer(bundles->residents, holder, mappings);
+		if (importer < 0)
+			continue;
+		bundle = find_bundle(bundles, owner, importer);
+		if (!bundle)
+			return -ENOMEM;
+		count_lien(bundle, allocation, number);
+	}
+	return 0;
+}
+
+static int add_to_bundles(struct bundles *bundles, const json_t *allocation, size_t number)
+{
+	int owner = find_resident(bundles->residents, lien_get_number(allocation, "pid"),
+		is_dead(allocation), allocation_device(allocation));
+	int err = add_holders(bundles, owner, allocation, number, "mappings");
+
+	return err ? err : add_holders(bundles, owner, allocation, number, "handles");
+}
+
+static int compare_bundles(const void *a, const void *b)
+{
+	const struct lien_bundle *x = a, *y = b;
+
+	if (x->owner != y->owner)
+		return x->owner < y->owner ? -1 : 1;
+	return x->importer < y->importer ? -1 : x->importer > y->importer;
+}
+
+static void sum_imports(struct lien_residents *residents)
+{
+	for (unsigned i = 0; i < residents->bundle_count; i++) {
+		const struct lien_bundle *bundle = &residents->bundles[i];
+
+		residents->residents[bundle->importer].imported +=
+			bundle->bytes - bundle->offloaded;
+		residents->residents[bundle->importer].away += bundle->offloaded;
+		residents->residents[bundle->importer].owners++;
+	}
+}
+
+static int fill_bundles(struct lien_residents *residents, const json_t *reply)
+{
+	const json_t *allocations = json_object_get(reply, "allocations"), *allocation;
+	struct bundles bundles = {.residents = residents};
+	int err = 0;
+	size_t i;
+
+	json_array_foreach (allocations, i, allocation) {
+		err = add_to_bundles(&bundles, allocation, i + 1);
+		if (err)
+			break;
+	}
+	if (residents->bundle_count)
+		qsort(residents->bundles, residents->bundle_count, sizeof(*residents->bundles),
+			compare_bundles);
+	sum_imports(residents);
+	free(bundles.rows.place);
+	return err;
+}
+
+int lien_residents_make(const json_t *reply, struct lien_residents *out)
 {
 	size_t count = count_candidates(reply);
 	int err = -ENOMEM;
@@ -384,18 +550,9 @@ int lien_residents_list(const json_t *reply, struct lien_residents *out)
 	}
 	if (out->order)
 		err = fill(out, reply);
+	if (!err)
+		err = fill_bundles(out, reply);
 	if (err)
 		lien_residents_free(out);
 	return err;
-}
-
-void lien_residents_free(struct lien_residents *residents)
-{
-	for (unsigned i = 0; i < residents->count; i++)
-		free(residents->residents[i].parts);
-	free(residents->residents);
-	free(residents->order);
-	free(residents->bundles);
-	free(residents->libraries);
-	memset(residents, 0, sizeof(*residents));
 }

@@ -73,23 +73,8 @@ struct lien_residents {
 int lien_residents_make(const json_t *reply, struct lien_residents *out);
 void lien_residents_free(struct lien_residents *residents);
 
-/* Returns the index of the resident that is this process on this device; if there is none, of the
- * process on the first of its devices, or -1. */
-int lien_residents_find(
-	const struct lien_residents *residents, uint64_t pid, bool dead, int device);
-
 /* Returns true if the same process is also a resident of other devices. */
 bool lien_residents_has_several(
 	const struct lien_residents *residents, const struct lien_resident *one);
-
-/* Makes them without the bundles and their imports. */
-int lien_residents_list(const json_t *reply, struct lien_residents *out);
-
-/* Properties of an allocation of the reply: its device, its library or "unknown", its part, and
- * whether its owner has exited. */
-int lien_allocation_device(const json_t *allocation);
-const char *lien_reply_library(const json_t *allocation);
-enum lien_part_kind lien_allocation_kind(const json_t *allocation);
-bool lien_allocation_dead(const json_t *allocation);
 
 #endif

@@ -6,7 +6,7 @@ REPLAY := $(BUILD)/lien-replay
 
 REPLAY_SRCS := $(filter-out tools/replay/softnccl%, $(sort $(wildcard tools/replay/*.c))) \
 	agent/journal/recording.c $(wildcard agent/graph/*.c) \
-	$(wildcard tools/cli/options*.c) tools/cli/client.c tools/cli/preload.c tools/cli/program.c $(wildcard tools/text/*.c)
+	$(wildcard tools/cli/options*.c) tools/cli/client.c tools/cli/preload.c $(wildcard tools/text/*.c)
 REPLAY_OBJS := $(REPLAY_SRCS:%.c=$(BUILD)/obj/%.o)
 
 # What a test of script building links, and no more.

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/graph/bytes.h"
-
 static void *need(void *memory)
 {
 	if (!memory) {
@@ -55,14 +53,6 @@ char *lien_append(char *text, const char *separator, const char *format, ...)
 	free(text);
 	free(part);
 	return whole;
-}
-
-struct lien_text lien_size(uint64_t bytes)
-{
-	struct lien_text size;
-
-	snprintf(size.text, sizeof(size.text), "%s", lien_bytes(bytes).text);
-	return size;
 }
 
 struct lien_text lien_time(double ms)

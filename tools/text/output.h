@@ -14,6 +14,7 @@
 
 #include <jansson.h>
 
+#include "agent/graph/bytes.h"
 #include "tools/text/json_text.h"
 #include "tools/text/table.h"
 #include "tools/text/terminal.h"
@@ -22,8 +23,6 @@ struct lien_text {
 	char text[24];
 };
 
-/* "0", "16 B", "4.0 KiB", "10.0 MiB", "2.5 GiB"; for use as an argument: lien_size(n).text */
-struct lien_text lien_size(uint64_t bytes);
 /* "0.42 ms", "108.4 ms", "12.3 s" */
 struct lien_text lien_time(double ms);
 

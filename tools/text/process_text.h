@@ -27,5 +27,9 @@ const char *lien_state_text(const json_t *process);
 bool lien_uses_memory(const json_t *process);
 /* Returns the line that says how many processes are left out; the caller frees. */
 char *lien_left_out_text(unsigned count);
+/* Removes lien's own host memory, which is not the job's, from the allocations of a reply to
+ * `graph`.
+ */
+void lien_drop_arena(json_t *graph);
 
 #endif

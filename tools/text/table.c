@@ -123,7 +123,7 @@ void lien_table_add(struct lien_table *table, const char *format, ...)
 static char *number_text(const struct lien_column *column, json_int_t value)
 {
 	if (column->kind == LIEN_BYTES)
-		return lien_format("%s%s", value < 0 ? "-" : "", lien_size(llabs(value)).text);
+		return lien_format("%s%s", value < 0 ? "-" : "", lien_bytes(llabs(value)).text);
 	return lien_format("%" JSON_INTEGER_FORMAT, value > 0 ? value : 0);
 }
 

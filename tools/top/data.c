@@ -6,7 +6,6 @@
 
 #include <lien/clock.h>
 
-#include "tools/text/arena.h"
 #include "tools/text/output.h"
 #include "tools/text/process_text.h"
 #include "tools/top/top.h"

@@ -33,11 +33,12 @@ static void add_totals(struct lien_page *page, const struct lien_top *top)
 		out += process->exports;
 	}
 	line = lien_format("%u %s: %s on the GPUs", top->count,
-		top->count == 1 ? "process" : "processes", lien_size(bytes).text);
-	line = lien_append(line, ", ", "nccl %s", lien_size(nccl).text);
-	line = lien_append(line, ", ", "other %s", lien_size(bytes > nccl ? bytes - nccl : 0).text);
+		top->count == 1 ? "process" : "processes", lien_bytes(bytes).text);
+	line = lien_append(line, ", ", "nccl %s", lien_bytes(nccl).text);
+	line = lien_append(
+		line, ", ", "other %s", lien_bytes(bytes > nccl ? bytes - nccl : 0).text);
 	if (offloaded)
-		line = lien_append(line, "; ", "offloaded %s", lien_size(offloaded).text);
+		line = lien_append(line, "; ", "offloaded %s", lien_bytes(offloaded).text);
 	lien_page_wrap(page, LIEN_MARK_NONE, line);
 	lien_page_say(page, LIEN_MARK_NONE,
 		"liens: %" PRIu64 " in (imports), %" PRIu64 " out (exported allocations)", in, out);
@@ -120,12 +121,12 @@ static void add_dead(struct lien_page *page, const struct lien_top *top, bool ea
 			lien_page_say(page, LIEN_MARK_WARNING,
 				"held by the dead: %s of process %" PRIu64
 				" (%s): see `lien check`",
-				lien_size(lien_get_number(row, "bytes")).text,
+				lien_bytes(lien_get_number(row, "bytes")).text,
 				lien_get_number(row, "pid"), lien_get_text(row, "owner"));
 	}
 	if (bytes && !each)
 		lien_page_say(page, LIEN_MARK_WARNING,
-			"held by the dead, and not counted above: %s", lien_size(bytes).text);
+			"held by the dead, and not counted above: %s", lien_bytes(bytes).text);
 }
 
 static void add_events(struct lien_page *page, const struct lien_top *top)

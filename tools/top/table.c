@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,11 +28,6 @@ static char *short_count(double n)
 	return n < 1e7 ? lien_format("%.0fk", n / 1e3) : lien_format("%.0fM", n / 1e6);
 }
 
-static char *pid_text(const struct lien_top_process *process)
-{
-	return lien_format("%" PRIu64, process->pid);
-}
-
 static char *ranks_text(const struct lien_top_process *process)
 {
 	const json_t *ranks = json_object_get(process->entry, "ranks"), *rank;
@@ -46,31 +42,6 @@ static char *ranks_text(const struct lien_top_process *process)
 static char *devices_text(const struct lien_top_process *process)
 {
 	return lien_devices_text(process->entry);
-}
-
-static char *bytes_text(const struct lien_top_process *process)
-{
-	return lien_top_size(process->bytes);
-}
-
-static char *nccl_text(const struct lien_top_process *process)
-{
-	return lien_top_size(process->nccl);
-}
-
-static char *other_text(const struct lien_top_process *process)
-{
-	return lien_top_size(process->other);
-}
-
-static char *imports_text(const struct lien_top_process *process)
-{
-	return short_count(process->imports);
-}
-
-static char *exports_text(const struct lien_top_process *process)
-{
-	return short_count(process->exports);
 }
 
 static char *rate_text(const struct lien_top_process *process)
@@ -90,39 +61,32 @@ static char *command_text(const struct lien_top_process *process)
 	return lien_format("%s", lien_get_text(process->entry, "command"));
 }
 
-/* Compares by a member; texts are compared as displayed. */
-#define BY(member)                                                                                 \
-	static int by_##member(const struct lien_top_process *a, const struct lien_top_process *b) \
-	{                                                                                          \
-		return (a->member > b->member) - (a->member < b->member);                          \
-	}
-BY(pid)
-BY(bytes)
-BY(nccl)
-BY(other)
-BY(imports)
-BY(exports)
-BY(rate)
+/* How a number is shown. */
+enum number { PLAIN, SIZE, COUNT };
 
 static const struct column {
 	const char *title;
 	unsigned width;
 	bool left;	   /* left-aligned; otherwise a number, right-aligned */
 	unsigned optional; /* the larger, the sooner it is dropped on a narrow terminal */
+	/* NULL: the number of 64 bits at this offset */
 	char *(*text)(const struct lien_top_process *process);
-	int (*compare)(const struct lien_top_process *a, const struct lien_top_process *b);
+	size_t at;
+	enum number kind;
 } columns[] = {
-	{"PID", 7, false, 0, pid_text, by_pid},
-	{"RANK", 7, true, 3, ranks_text, NULL},
-	{"DEV", 4, true, 4, devices_text, NULL},
-	{"GPU", 5, false, 0, bytes_text, by_bytes},
-	{"NCCL", 5, false, 2, nccl_text, by_nccl},
-	{"OTHER", 6, false, 7, other_text, by_other},
-	{"IN", 4, false, 5, imports_text, by_imports},
-	{"OUT", 4, false, 5, exports_text, by_exports},
-	{"COLL/S", 7, false, 6, rate_text, by_rate},
-	{"STATE", 9, true, 8, state_text, NULL},
-	{"COMMAND", 8, true, 1, command_text, NULL},
+#define AT(member) .at = offsetof(struct lien_top_process, member)
+	{"PID", 7, false, 0, AT(pid), .kind = PLAIN},
+	{"RANK", 7, true, 3, .text = ranks_text},
+	{"DEV", 4, true, 4, .text = devices_text},
+	{"GPU", 5, false, 0, AT(bytes), .kind = SIZE},
+	{"NCCL", 5, false, 2, AT(nccl), .kind = SIZE},
+	{"OTHER", 6, false, 7, AT(other), .kind = SIZE},
+	{"IN", 4, false, 5, AT(imports), .kind = COUNT},
+	{"OUT", 4, false, 5, AT(exports), .kind = COUNT},
+	{"COLL/S", 7, false, 6, .text = rate_text},
+	{"STATE", 9, true, 8, .text = state_text},
+	{"COMMAND", 8, true, 1, .text = command_text},
+#undef AT
 };
 
 #define COLUMNS (sizeof(columns) / sizeof(columns[0]))
@@ -137,25 +101,49 @@ const char *lien_top_column_title(unsigned column)
 	return columns[column].title;
 }
 
+static uint64_t number_of(const struct lien_top_process *process, const struct column *column)
+{
+	return *(const uint64_t *)((const char *)process + column->at);
+}
+
+static char *text_of(const struct lien_top_process *process, const struct column *column)
+{
+	if (column->text)
+		return column->text(process);
+	if (column->kind == SIZE)
+		return lien_top_size(number_of(process, column));
+	return column->kind == COUNT ? short_count(number_of(process, column))
+				     : lien_format("%" PRIu64, number_of(process, column));
+}
+
+/* Texts are compared as displayed. */
+static int compare_in(const struct column *column, const struct lien_top_process *a,
+	const struct lien_top_process *b)
+{
+	char *of_a, *of_b;
+	int order;
+
+	if (column->text == rate_text)
+		return (a->rate > b->rate) - (a->rate < b->rate);
+	if (!column->text)
+		return (number_of(a, column) > number_of(b, column)) -
+		       (number_of(a, column) < number_of(b, column));
+	of_a = column->text(a);
+	of_b = column->text(b);
+	order = strverscmp(of_a, of_b);
+	free(of_a);
+	free(of_b);
+	return order;
+}
+
 static int compare(const void *x, const void *y, void *context)
 {
 	const struct lien_top_process *a = x, *b = y;
 	const struct lien_top_view *view = context;
-	const struct column *column = &columns[view->sort];
-	char *of_a, *of_b;
-	int order;
+	int order = compare_in(&columns[view->sort], a, b);
 
-	if (column->compare) {
-		order = column->compare(a, b);
-	} else {
-		of_a = column->text(a);
-		of_b = column->text(b);
-		order = strverscmp(of_a, of_b);
-		free(of_a);
-		free(of_b);
-	}
 	if (!order)
-		return by_pid(a, b);
+		return (a->pid > b->pid) - (a->pid < b->pid);
 	return view->ascending ? order : -order;
 }
 
@@ -231,7 +219,7 @@ char *lien_top_row(const struct lien_top_process *process, unsigned width)
 	for (i = 0; i < COLUMNS; i++) {
 		if (columns[i].optional >= limit)
 			continue;
-		text = columns[i].text(process);
+		text = text_of(process, &columns[i]);
 		line = add(line, &columns[i], text, width);
 		free(text);
 	}
