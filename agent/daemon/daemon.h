@@ -7,6 +7,8 @@
 #include "agent/daemon/run.h"
 #include "agent/journal/journal.h"
 
+#define LIEN_OTHERS_MAX 16
+
 struct lien_daemon {
 	uint64_t t_start;
 	/* run.c: the ring */
@@ -18,7 +20,12 @@ struct lien_daemon {
 	LIST_HEAD(, lien_answer) answers; /* requests.c */
 	bool has_metrics_user;		  /* this user sees everybody's metrics: */
 	uint32_t metrics_user;
-	struct lien_others *others;
+	struct lien_others {
+		bool looking;
+		uint64_t t_looked; /* 0: never */
+		uint32_t pids[LIEN_OTHERS_MAX];
+		unsigned count;
+	} others;			/* status.c: agents that watch the same processes */
 	struct lien_together *together; /* NULL: nobody has asked yet */
 	/* resume.c */
 	struct lien_journal *journal; /* NULL: the agent keeps none */

@@ -27,9 +27,7 @@ void lien_answers_stop(struct lien_agent *agent);
 json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *viewer);
 json_t *lien_agent_metrics(struct lien_agent *agent, const struct lien_viewer *viewer);
 json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer);
-/* The search for other agents, which the status names. */
-int lien_others_start(struct lien_agent *agent);
-void lien_others_stop(struct lien_agent *agent);
+/* Searches for other agents, which the status names. */
 void lien_others_tick(struct lien_agent *agent);
 /* The host arenas of the client's processes. result: of a release; NULL: none. */
 json_t *lien_agent_arena(

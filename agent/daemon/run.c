@@ -480,8 +480,8 @@ static void raise_file_limit(void)
 
 static int start_modules(struct lien_agent *agent, const struct lien_agent_config *config)
 {
-	static int (*const starts[])(struct lien_agent *) = {lien_sites_start, lien_node_start,
-		lien_open_files_start, lien_probing_start, lien_others_start};
+	static int (*const starts[])(struct lien_agent *) = {
+		lien_sites_start, lien_node_start, lien_open_files_start, lien_probing_start};
 	unsigned i;
 	int err;
 
@@ -618,7 +618,6 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_node_stop(agent);
 	lien_open_files_stop(agent);
 	lien_probing_stop(agent);
-	lien_others_stop(agent);
 	lien_join_stop(agent);
 	agent->ended = true;
 	lien_graph_free(agent->graph);

@@ -14,7 +14,6 @@
 #include "agent/core/agent.h"
 #include "agent/core/node.h"
 #include "agent/core/proc.h"
-#include "agent/core/worker.h"
 #include "agent/daemon/daemon.h"
 #include "agent/daemon/requests.h"
 #include "agent/graph/array.h"
@@ -40,24 +39,15 @@
 
 #define FRESH_NS    3000000000ull  /* asked for more often, the last list will do */
 #define TICK_NS	    60000000000ull /* looked for unasked */
-#define OTHERS_MAX  16
 #define COMMAND_MAX 4096
 
 struct seen {
 	uint32_t pid, parent;
 };
 
-struct lien_others {
-	struct lien_worker *worker;
-	bool looking;
-	uint64_t t_looked; /* 0: never */
-	uint32_t pids[OTHERS_MAX];
-	unsigned count;
-};
-
 struct looking {
 	struct lien_job job;
-	struct seen seen[OTHERS_MAX];
+	struct seen seen[LIEN_OTHERS_MAX];
 	unsigned count;
 };
 
@@ -120,7 +110,7 @@ static void look(struct lien_job *job)
 	struct seen seen;
 	DIR *proc = opendir("/proc");
 
-	while (proc && looking->count < OTHERS_MAX && (entry = readdir(proc))) {
+	while (proc && looking->count < LIEN_OTHERS_MAX && (entry = readdir(proc))) {
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
 		seen.pid = strtoul(entry->d_name, NULL, 10);
@@ -139,8 +129,8 @@ static void looking_free(struct lien_job *job)
 static void looked(struct lien_agent *agent, struct lien_job *job)
 {
 	struct looking *looking = (struct looking *)job;
-	struct lien_others *others = agent->daemon->others;
-	uint32_t pids[OTHERS_MAX];
+	struct lien_others *others = &agent->daemon->others;
+	uint32_t pids[LIEN_OTHERS_MAX];
 	unsigned count = 0, i;
 
 	for (i = 0; i < looking->count; i++)
@@ -166,7 +156,7 @@ static void looked(struct lien_agent *agent, struct lien_job *job)
 
 static void refresh(struct lien_agent *agent, uint64_t age_ns)
 {
-	struct lien_others *others = agent->daemon->others;
+	struct lien_others *others = &agent->daemon->others;
 	struct looking *looking;
 
 	if (agent->is_copy || others->looking ||
@@ -176,7 +166,7 @@ static void refresh(struct lien_agent *agent, uint64_t age_ns)
 	if (!looking)
 		return;
 	looking->job = (struct lien_job){.work = look, .done = looked, .drop = looking_free};
-	others->looking = !lien_worker_submit(others->worker, &looking->job);
+	others->looking = !lien_probing_submit(agent, &looking->job);
 	if (!others->looking)
 		free(looking);
 }
@@ -193,25 +183,9 @@ static json_t *status_others(struct lien_agent *agent)
 	unsigned i;
 
 	refresh(agent, FRESH_NS);
-	for (i = 0; i < agent->daemon->others->count; i++)
-		json_array_append_new(pids, json_integer(agent->daemon->others->pids[i]));
+	for (i = 0; i < agent->daemon->others.count; i++)
+		json_array_append_new(pids, json_integer(agent->daemon->others.pids[i]));
 	return pids;
-}
-
-int lien_others_start(struct lien_agent *agent)
-{
-	agent->daemon->others = calloc(1, sizeof(*agent->daemon->others));
-	return agent->daemon->others ? lien_worker_new(agent, &agent->daemon->others->worker)
-				     : -ENOMEM;
-}
-
-void lien_others_stop(struct lien_agent *agent)
-{
-	if (!agent->daemon->others)
-		return;
-	lien_worker_free(agent->daemon->others->worker);
-	free(agent->daemon->others);
-	agent->daemon->others = NULL;
 }
 
 /* --- status ----------------------------------------------------------------------------------- */

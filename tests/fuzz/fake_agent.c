@@ -471,6 +471,12 @@ int lien_worker_new(struct lien_agent *agent, struct lien_worker **out)
 	return -ENOSYS;
 }
 
+int lien_probing_submit(struct lien_agent *agent, struct lien_job *job)
+{
+	(void)agent, (void)job;
+	return -ENOSYS;
+}
+
 int lien_worker_submit(struct lien_worker *worker, struct lien_job *job)
 {
 	(void)worker, (void)job;
@@ -611,7 +617,6 @@ void fake_agent_start(struct fake_agent *fake)
 	fake->pid[1] = idle_child();
 	agent->above = &above;
 	agent->daemon = &of_daemon;
-	(void)!lien_others_start(agent); /* there is no worker: none is ever found */
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	agent->control = -1;
 	agent->token_base = 1ull << 40;
