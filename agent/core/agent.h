@@ -140,7 +140,7 @@ struct lien_agent {
 	const struct lien_above *above;
 	int epoll;
 	bool stopping;
-	bool finishing; /* the loop has ended: give no more short orders */
+	uint64_t t_finish; /* give no more short orders, and end by then; 0: not yet */
 	struct lien_turns turns;
 	uint64_t token_base; /* of what it moves: see lien_agent_moved() */
 	struct lien_graph *graph;

@@ -50,8 +50,8 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 void lien_orders_tick(struct lien_agent *agent);
 /* Has something happened to a process of the transaction that it has not reacted to? */
 bool lien_orders_must_react(const struct lien_agent *agent);
-/* At the agent's end: waits briefly for the short orders under way. */
-void lien_orders_finish(struct lien_agent *agent);
+/* At the agent's end: are short orders under way that it should wait for? No more are given. */
+bool lien_orders_finishing(struct lien_agent *agent);
 
 /* The control library of a process (connect.c). */
 /* Looks for the control library in the process's mappings, and links to it. */

@@ -56,7 +56,7 @@ static bool possible(struct lien_agent *agent, const struct lien_process *proces
 {
 	const struct lien_tracked *tracked = process->agent;
 
-	return agent->prepare_percent && !agent->transaction && !agent->finishing && tracked &&
+	return agent->prepare_percent && !agent->transaction && !agent->t_finish && tracked &&
 	       tracked->link && !tracked->walk && !lien_orders_asked(tracked) &&
 	       !lien_orders_waiting(tracked) && !tracked->arena_released && process->cuda &&
 	       process->presence == LIEN_CONTROL_READY && !lien_plan_unreachable(process) &&
