@@ -88,7 +88,8 @@ static void on_progress(void *context, enum lien_phase phase, unsigned done, uns
 	struct lien_agent *agent = context;
 
 	if (!agent->elsewhere) /* its coordinator wants to know how far it may go, and no more */
-		lien_server_progress(agent, phase, done, of);
+		lien_server_tell(agent, json_pack("{s:s, s:i, s:i}", "phase",
+						lien_phase_name(phase), "done", done, "of", of));
 }
 
 /* Memory released on request is not pinned again before the next offload. */

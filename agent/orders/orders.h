@@ -63,8 +63,9 @@ void lien_presence_passes_on(struct lien_agent *agent, struct lien_process *proc
 /* Host memory for the first offload of a process, pinned in advance (prepare.c). */
 /* Returns the size of all processes' host arenas, with what is being added to them. */
 uint64_t lien_prepare_held(struct lien_agent *agent);
-/* Returns the bytes of host memory that an offload of all that the process has would take. */
-uint64_t lien_prepare_wanted(const struct lien_process *process);
+/* Returns the bytes of host memory that an offload of all that the process has would take; *device:
+ * the device that has most of them. */
+uint64_t lien_prepare_wanted(const struct lien_process *process, int *device);
 /* Is nothing pinned in advance there, because it would count towards a memory cgroup with a limit?
  */
 bool lien_prepare_excluded(const struct lien_agent *agent, const struct lien_process *process);

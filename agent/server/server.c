@@ -630,13 +630,6 @@ void lien_server_tell(struct lien_agent *agent, json_t *progress)
 	json_decref(progress);
 }
 
-void lien_server_progress(
-	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of)
-{
-	lien_server_tell(agent, json_pack("{s:s, s:i, s:i}", "phase", lien_phase_name(phase),
-					"done", done, "of", of));
-}
-
 bool lien_server_cancel(struct lien_client *by)
 {
 	struct lien_client *client;
