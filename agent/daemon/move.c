@@ -38,10 +38,10 @@ static bool coordinate_begin(struct lien_client *client, json_t *request, bool r
 	if (!coordinate || agent->transaction) /* which is refused later */
 		return true;
 	if (!lien_nodes_is_id(id))
-		return lien_refuse_invalid(
+		return lien_reply_invalid(
 			client, "coordinate.id must be 1 to 64 letters, digits and any of - . _");
 	if ((lease && !json_is_integer(lease)) || ms < LEASE_MS_MIN || ms > LEASE_MS_MAX)
-		return lien_refuse_invalid(
+		return lien_reply_invalid(
 			client, "coordinate.lease_ms must be between 100 and 600000");
 	if (lien_elsewhere_begin(agent, id, restore, ms)) {
 		lien_reply_error(client, "out of memory");
@@ -199,11 +199,11 @@ static bool together_read(struct lien_client *client, json_t *request)
 
 	if (together && !json_is_boolean(together) && !json_is_integer(together) &&
 		(!length || length > TOKEN_MAX)) {
-		return lien_refuse_invalid(client,
+		return lien_reply_invalid(client,
 			"together must be true, false, a number, or a text of 1 to 256 bytes");
 	}
 	if (wait && !json_is_boolean(wait)) {
-		return lien_refuse_invalid(client, "wait must be true or false");
+		return lien_reply_invalid(client, "wait must be true or false");
 	}
 	return true;
 }

@@ -162,7 +162,7 @@ static bool take_others(struct lien_client *client, const json_t *json)
 	}
 	lien_node_others_clear(&others);
 	if (err == -E2BIG) {
-		lien_refuse_invalid(client, "others has more than %d groups, pairs and ranks",
+		lien_reply_invalid(client, "others has more than %d groups, pairs and ranks",
 			LIEN_NODE_OTHERS_MAX);
 	} else if (err == -ENOMEM) {
 		lien_reply_error(client, "out of memory");
@@ -622,9 +622,9 @@ void lien_request(struct lien_client *client, json_t *request)
 		lien_reply_invalid(
 			client, "a request is a JSON object on one line with a member op");
 	} else if (!known) {
-		lien_refuse_invalid(client, "no such operation: %.100s", op);
+		lien_reply_invalid(client, "no such operation: %.100s", op);
 	} else if (unknown) {
-		lien_refuse_invalid(client, "`%s` has no member %.100s", op, unknown);
+		lien_reply_invalid(client, "`%s` has no member %.100s", op, unknown);
 	} else {
 		handle(client, known, request);
 	}

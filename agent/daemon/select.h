@@ -40,9 +40,6 @@ struct lien_transfer *lien_read_transfer(struct lien_client *client, json_t *req
 struct lien_transfer *lien_read_offload(struct lien_client *client, json_t *request);
 struct lien_transfer *lien_read_restore(struct lien_client *client, json_t *request);
 
-/* Returns false after an error reply, of that format. */
-bool lien_refuse_invalid(struct lien_client *client, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
 /* Without the member: false. Returns false after an error reply. */
 bool lien_read_flag(struct lien_client *client, json_t *request, const char *name, bool *value);
 /* 0 is the client's own process: it need not know the agent's number for that. */

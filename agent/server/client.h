@@ -72,8 +72,10 @@ void lien_reply_result(struct lien_client *client, json_t *result);
 void lien_reply_pass(struct lien_client *client, int fd);
 void lien_reply_error(struct lien_client *client, const char *error);
 void lien_reply_failure(struct lien_client *client, const char *error, struct lien_blame blame);
-/* The request itself is wrong: a member that makes no sense, or a name that nothing has. */
-void lien_reply_invalid(struct lien_client *client, const char *error);
+/* The request itself is wrong: a member that makes no sense, or a name that nothing has. Returns
+ * false. */
+bool lien_reply_invalid(struct lien_client *client, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
 /* An error that may be gone a little later. */
 void lien_reply_busy(struct lien_client *client, const char *error, struct lien_blame blame);
 

@@ -2,6 +2,7 @@
 /* The agent's socket: lines in, lines out (docs/protocol.md). */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 
 #include <lien/pass_fds.h>
 
+#include "agent/graph/named.h"
 #include "agent/server/address.h"
 #include "agent/server/server.h"
 
@@ -276,9 +278,16 @@ void lien_reply_error(struct lien_client *client, const char *error)
 	lien_reply_failure(client, error, (struct lien_blame){LIEN_CAUSE_FAILED, 0, 0});
 }
 
-void lien_reply_invalid(struct lien_client *client, const char *error)
+bool lien_reply_invalid(struct lien_client *client, const char *format, ...)
 {
+	char error[LIEN_KNOWN_SIZE];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(error, sizeof(error), format, args);
+	va_end(args);
 	lien_reply_failure(client, error, (struct lien_blame){LIEN_CAUSE_INVALID, 0, 0});
+	return false;
 }
 
 void lien_reply_busy(struct lien_client *client, const char *error, struct lien_blame blame)
