@@ -412,25 +412,14 @@ void lien_together_free(struct lien_agent *agent)
 
 /* --- offload and restore ---------------------------------------------------------------------- */
 
-/* -ESRCH: something that the request names does not exist. */
-static void reply_failed(struct lien_client *client, int err, const char *error)
-{
-	struct lien_blame blame = client->agent->blame;
-
-	if (err == -ESRCH)
-		blame.cause = LIEN_CAUSE_INVALID;
-	lien_reply_failure(client, error, blame);
-}
-
 void lien_move_refuse(
-	struct lien_client *client, enum lien_transaction_kind kind, int err, const char *error)
+	struct lien_client *client, enum lien_transaction_kind kind, const char *error)
 {
 	struct lien_agent *agent = client->agent;
 
 	client->waiting = false;
-	lien_totals_refused(
-		&agent->totals, kind, err == -ESRCH ? LIEN_CAUSE_INVALID : agent->blame.cause);
-	reply_failed(client, err, error);
+	lien_totals_refused(&agent->totals, kind, agent->blame.cause);
+	lien_reply_failure(client, error, agent->blame);
 }
 
 /* The client's process has none of what it asks for. */
@@ -446,13 +435,11 @@ static void dry_run(struct lien_client *client, struct lien_selection *selection
 {
 	struct lien_plan plan;
 	char error[512];
-	int err;
 
 	selection->ahead = true;
 	lien_attach_expect(client->agent, &client->viewer, selection->pids, selection->pids_count);
-	err = lien_orders_plan(client->agent, selection, &plan, error, sizeof(error));
-	if (err) {
-		reply_failed(client, err, error);
+	if (lien_orders_plan(client->agent, selection, &plan, error, sizeof(error))) {
+		lien_reply_failure(client, error, client->agent->blame);
 		return;
 	}
 	if (lien_orders_check_host(client->agent, &plan, how, error, sizeof(error)))
@@ -518,7 +505,7 @@ static void has_begun(struct lien_client *client, json_t *request, bool restore,
 	if (err) {
 		together_none(agent);
 		lien_move_refuse(client,
-			restore ? LIEN_TRANSACTION_RESTORE : LIEN_TRANSACTION_OFFLOAD, err, error);
+			restore ? LIEN_TRANSACTION_RESTORE : LIEN_TRANSACTION_OFFLOAD, error);
 	} else if (nothing) {
 		client->waiting = false;
 		together_nothing(client, request, lien_view_plan(plan));

@@ -229,7 +229,7 @@ static void request_arena(struct lien_client *client, json_t *request)
 			client->agent, &transfer->selection, &nothing, error, sizeof(error));
 	}
 	if (err) {
-		lien_move_refuse(client, LIEN_TRANSACTION_RELEASE, err, error);
+		lien_move_refuse(client, LIEN_TRANSACTION_RELEASE, error);
 	} else if (nothing) {
 		client->waiting = false;
 		lien_reply_result(client, lien_agent_arena(client, NULL));
@@ -239,21 +239,14 @@ static void request_arena(struct lien_client *client, json_t *request)
 /* Answers with an error if the client cannot see one of the processes. */
 static bool all_known(struct lien_client *client, const struct lien_transfer *transfer)
 {
-	struct lien_process *process;
+	struct lien_blame blame;
 	char error[LIEN_KNOWN_SIZE];
-	unsigned i;
 
-	for (i = 0; i < transfer->selection.pids_count; i++) {
-		process = lien_graph_process(client->agent->graph, transfer->pids[i]);
-		if (process && lien_viewer_sees(&client->viewer, process))
-			continue;
-		lien_known_processes(client->agent->graph, &client->viewer, NULL, transfer->pids[i],
-			error, sizeof(error));
-		lien_reply_failure(client, error,
-			(struct lien_blame){LIEN_CAUSE_INVALID, transfer->pids[i], 0});
-		return false;
-	}
-	return true;
+	if (!lien_plan_check_pids(
+		    client->agent->graph, &transfer->selection, &blame, error, sizeof(error)))
+		return true;
+	lien_reply_failure(client, error, blame);
+	return false;
 }
 
 /* Logs who changes processes; transactions are logged when they end. */

@@ -175,6 +175,10 @@ struct lien_offload_request {
 int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size);
 void lien_plan_clear(struct lien_plan *plan);
+/* Are the selected pids those of processes that the viewer sees? 0; -ESRCH with the reason in
+ * `error`, and a blame. */
+int lien_plan_check_pids(struct lien_graph *graph, const struct lien_selection *selection,
+	struct lien_blame *blame, char *error, size_t size);
 /* Returns a process's part; NULL: it has none. */
 const struct lien_plan_process *lien_plan_part(const struct lien_plan *plan, uint32_t pid);
 
