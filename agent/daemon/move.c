@@ -279,7 +279,7 @@ static bool together_join(struct lien_client *client, json_t *request)
 	else if (client->agent->transaction && together->current &&
 		 equal(together->current, asked) &&
 		 (!asked->token || same_token(together->current, asked)))
-		client->waiting = true;
+		client->waits = LIEN_WAIT_TRANSACTION;
 	else
 		joined = false;
 	asked_free(asked);
@@ -324,11 +324,12 @@ static void note_movers(const struct lien_agent *agent, struct asked *asked)
  * or else with `result`, which it takes over. */
 static void together_nothing(struct lien_client *client, json_t *request, json_t *result)
 {
-	struct lien_together *together = together_of(client->agent);
-	struct asked *asked = together ? asked_new(client, request) : NULL;
+	struct lien_together *together = client->agent->daemon->together;
+	struct asked *asked = together ? together->current : NULL;
 	const struct asked *last;
 
-	together_none(client->agent);
+	if (together)
+		together->current = NULL;
 	if (result && together)
 		json_object_set_new(result, "transaction", json_null());
 	last = asked && wants(request) ? last_equal(client->agent, asked) : NULL;
@@ -357,7 +358,7 @@ static json_t *view_end(const struct lien_agent *agent, uint64_t number)
 		/* At rest it turned out that nothing can be moved, for lack of a context to copy
 		 * in. Nothing but the application changes that, so the answer is the one that the
 		 * next request would get. */
-		if (offload && agent->request.no_context && !agent->plan.processes_count &&
+		if (offload && agent->transfer->no_context && !agent->plan.processes_count &&
 			agent->plan.left_count && !agent->elsewhere)
 			result = lien_view_plan(&agent->plan);
 		transaction = json_null();
@@ -417,7 +418,7 @@ void lien_move_refuse(
 {
 	struct lien_agent *agent = client->agent;
 
-	client->waiting = false;
+	client->waits = LIEN_WAIT_NOTHING;
 	lien_totals_refused(&agent->totals, kind, agent->blame.cause);
 	lien_reply_failure(client, error, agent->blame);
 }
@@ -430,8 +431,8 @@ static void reply_nothing(struct lien_client *client)
 	lien_reply_result(client, lien_view_plan(&plan));
 }
 
-static void dry_run(struct lien_client *client, struct lien_selection *selection,
-	const struct lien_offload_how *how)
+static void dry_run(
+	struct lien_client *client, struct lien_selection *selection, const struct lien_how *how)
 {
 	struct lien_plan plan;
 	char error[512];
@@ -459,7 +460,7 @@ bool lien_move_postpone(struct lien_client *client, json_t *request)
 			!lien_viewer_same(&client->viewer, &agent->transaction_of) ||
 			json_is_true(json_object_get(request, "wait"))))
 		return false;
-	lien_client_postpone(client, request, false);
+	lien_client_postpone(client, request, LIEN_WAIT_TURN);
 	return true;
 }
 
@@ -467,29 +468,38 @@ bool lien_move_wait_for_files(struct lien_client *client, json_t *request)
 {
 	if (!lien_open_files_ask(client->agent, client->t_asked))
 		return false;
-	lien_client_postpone(client, request, true);
+	lien_client_postpone(client, request, LIEN_WAIT_QUIET);
 	return true;
 }
 
-static void go_on_attached(struct lien_client *client, json_t *request);
+/* Returns true if processes of the offload lack only a control library: it waits until each has one
+ * or cannot have one. Only once, or a request that waits for open files would never end. */
+static bool attaches(struct lien_client *client, const struct lien_transfer *transfer)
+{
+	const struct lien_agent *agent = client->agent;
+
+	if (agent->control < 0 || agent->no_attach || client->attached ||
+		!lien_attach_before(client, transfer->pids, transfer->selection.pids_count))
+		return false;
+	lien_client_postpone(client, transfer->request, LIEN_WAIT_JOB);
+	return true;
+}
 
 /*
  * What comes before a transaction, in turn: an equal request may have begun it or have had its
- * result; processes may lack only a control library (`attach`); other users' transactions, and for
+ * result; processes may lack only a control library; other users' transactions, and for
  * an offload the list of open files, are waited for. Returns false if the client has its answer, or
  * waits: its request is then handled again from the beginning.
  */
 static bool may_begin(struct lien_client *client, json_t *request,
-	const struct lien_transfer *transfer, bool restore, bool attach)
+	const struct lien_transfer *transfer, bool restore)
 {
-	if (together_join(client, request) ||
-		(attach && lien_attach_before(client, transfer->pids,
-				   transfer->selection.pids_count, request, go_on_attached)) ||
+	if (together_join(client, request) || (!restore && attaches(client, transfer)) ||
 		lien_move_postpone(client, request) ||
 		(!restore && lien_move_wait_for_files(client, request)) ||
 		!coordinate_begin(client, request, restore))
 		return false;
-	client->waiting = true; /* set first: it may end while it is being started */
+	client->waits = LIEN_WAIT_TRANSACTION; /* set first: it may end while it is being started */
 	together_begin(client, request);
 	return true;
 }
@@ -507,13 +517,13 @@ static void has_begun(struct lien_client *client, json_t *request, bool restore,
 		lien_move_refuse(client,
 			restore ? LIEN_TRANSACTION_RESTORE : LIEN_TRANSACTION_OFFLOAD, error);
 	} else if (nothing) {
-		client->waiting = false;
+		client->waits = LIEN_WAIT_NOTHING;
 		together_nothing(client, request, lien_view_plan(plan));
 		lien_plan_clear(plan);
 	}
 }
 
-static void offload(struct lien_client *client, json_t *request, bool attach)
+void lien_offload_request(struct lien_client *client, json_t *request)
 {
 	struct lien_transfer *transfer = lien_read_offload(client, request);
 	bool nothing = false;
@@ -536,35 +546,15 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 		return;
 	}
 	client->may_cancel = true;
-	if (!may_begin(client, request, transfer, false, attach))
+	if (!may_begin(client, request, transfer, false))
 		return;
-	err = lien_orders_offload(client->agent, &transfer->selection, &transfer->how, &nothing,
-		error, sizeof(error));
+	err = lien_orders_offload(client->agent, transfer, &nothing, error, sizeof(error));
 	has_begun(client, request, false, err, error, nothing, &client->agent->plan);
-}
-
-/* The request's processes have control libraries by now, or cannot have one. */
-static void go_on_attached(struct lien_client *client, json_t *request)
-{
-	client->waiting = false;
-	/* Open files: as of now. Only once, or a request that waits for them would never end. */
-	if (!client->attached)
-		client->t_asked = lien_now_ns();
-	client->attached = true;
-	offload(client, request, false);
-	if (!client->waiting)
-		lien_client_go_on(client);
-}
-
-void lien_offload_request(struct lien_client *client, json_t *request)
-{
-	offload(client, request, client->agent->control >= 0 && !client->agent->no_attach);
 }
 
 void lien_restore_request(struct lien_client *client, json_t *request)
 {
 	struct lien_transfer *transfer = lien_read_restore(client, request);
-	struct lien_restore_how how = {0};
 	struct lien_plan none = {0};
 	bool nothing = false;
 	char error[512];
@@ -576,12 +566,10 @@ void lien_restore_request(struct lien_client *client, json_t *request)
 		reply_nothing(client);
 		return;
 	}
-	if (!together_read(client, request) || !may_begin(client, request, transfer, true, false))
+	if (!together_read(client, request) || !may_begin(client, request, transfer, true))
 		return;
-	how.timeout_ms = transfer->timeout_ms;
-	how.lazy = transfer->lazy;
-	err = lien_orders_restore(
-		client->agent, &transfer->selection, &how, &nothing, error, sizeof(error));
+	err = lien_orders_restore(client->agent, &transfer->selection, &transfer->how, &nothing,
+		error, sizeof(error));
 	has_begun(client, request, true, err, error, nothing, &none);
 }
 

@@ -224,14 +224,14 @@ static void request_arena(struct lien_client *client, json_t *request)
 		(release && lien_move_postpone(client, request)))
 		return;
 	if (release) {
-		client->waiting = true;
+		client->waits = LIEN_WAIT_TRANSACTION;
 		err = lien_orders_release(
 			client->agent, &transfer->selection, &nothing, error, sizeof(error));
 	}
 	if (err) {
 		lien_move_refuse(client, LIEN_TRANSACTION_RELEASE, error);
 	} else if (nothing) {
-		client->waiting = false;
+		client->waits = LIEN_WAIT_NOTHING;
 		lien_reply_result(client, lien_agent_arena(client, NULL));
 	}
 }
@@ -292,7 +292,7 @@ static void request_compare(struct lien_client *client, json_t *request)
 	if (repair)
 		log_request(client, "check --repair", transfer->selection.pids_count);
 	lien_compare_start(client, transfer->pids, transfer->selection.pids_count, repair,
-		transfer->timeout_ms);
+		transfer->how.timeout_ms);
 }
 
 static int write_event(void *client, const struct lien_event *event)
@@ -485,7 +485,7 @@ static bool answer_start(struct lien_client *client, json_t *request,
 	LIST_INSERT_HEAD(&agent->daemon->answers, answer, next);
 	answer->waited_for.drop = drop;
 	client->job = &answer->waited_for;
-	client->waiting = true;
+	client->waits = LIEN_WAIT_JOB;
 	lien_client_answers(client, 1);
 	if (lien_agent_watch(agent, &answer->pipe, EPOLLIN))
 		finish(answer);
@@ -588,7 +588,7 @@ static void handle(struct lien_client *client, const struct request *known, json
 		/* So the loop would wait; a process can keep probes from being made indefinitely.
 		 */
 		if (lien_making_busy() && lien_now_ns() - client->t_asked <= QUIET_NS) {
-			lien_client_postpone(client, request, true);
+			lien_client_postpone(client, request, LIEN_WAIT_QUIET);
 			return;
 		}
 		lien_turn_part(client->agent, "copy for", known->op);

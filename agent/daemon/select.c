@@ -322,7 +322,6 @@ static bool read_gpus(struct lien_client *client, json_t *request, struct seen *
 			    json_array_size(list) > LIEN_SELECT_GPUS))
 		return lien_reply_invalid(client, "gpus must be a list of 1 to 256 GPUs");
 	transfer->selection.by_gpu = list;
-	transfer->selection.gpus = transfer->gpus;
 	json_array_foreach (list, i, gpu) {
 		if (json_is_string(gpu)) {
 			if (!add_by_uuid(client, seen, transfer, json_string_value(gpu)))
@@ -365,7 +364,6 @@ static bool read_comms(struct lien_client *client, json_t *request, struct seen 
 	if (list && (!json_is_array(list) || !json_array_size(list) ||
 			    json_array_size(list) > LIEN_SELECT_GROUPS))
 		return lien_reply_invalid(client, "comms must be a list of 1 to 1024 groups");
-	transfer->selection.groups = transfer->groups;
 	if (list && lien_groups_seen(client->agent->graph, &client->viewer, &seen->groups,
 			    &seen->groups_count)) {
 		lien_reply_error(client, "out of memory");
@@ -411,7 +409,6 @@ static bool read_tags(struct lien_client *client, json_t *request, struct lien_t
 	if (list && (!json_is_array(list) || !json_array_size(list) ||
 			    json_array_size(list) > LIEN_SELECT_TAGS))
 		return lien_reply_invalid(client, "tags must be a list of 1 to 256 tags");
-	transfer->selection.tags = transfer->tags;
 	json_array_foreach (list, i, tag) {
 		if (!check_tag(client, json_string_value(tag)))
 			return false;
@@ -467,9 +464,10 @@ struct lien_transfer *lien_read_transfer(struct lien_client *client, json_t *req
 		lien_name_client(client, pid);
 		transfer.pids[i] = json_integer_value(pid);
 	}
-	transfer.timeout_ms = transfer.how.timeout_ms = ms;
+	transfer.request = request;
+	transfer.how.timeout_ms = ms;
 	transfer.selection.viewer = client->viewer;
-	transfer.selection.pids = transfer.pids;
+	lien_transfer_point(&transfer);
 	transfer.selection.pids_count = json_array_size(pids);
 	return &transfer;
 }
@@ -504,7 +502,6 @@ static bool read_discards(
 				text ? text : "");
 		}
 	}
-	transfer->selection.discard = transfer->discard;
 	transfer->selection.discard_count = json_array_size(list);
 	return true;
 }
@@ -579,16 +576,16 @@ struct lien_transfer *lien_read_restore(struct lien_client *client, json_t *requ
 {
 	struct lien_transfer *transfer = lien_read_transfer(client, request);
 
-	if (!transfer || !lien_read_flag(client, request, "lazy", &transfer->lazy) ||
+	if (!transfer || !lien_read_flag(client, request, "lazy", &transfer->how.lazy) ||
 		!read_made(client, request, &transfer->none))
 		return NULL;
 	if (transfer->none)
 		return transfer;
 	if (!read_names(client, request, transfer))
 		return NULL;
-	if (transfer->lazy && transfer->selection.tags_count)
+	if (transfer->how.lazy && transfer->selection.tags_count)
 		lien_reply_invalid(client, "lazy goes by communicator: it excludes tags");
-	else if (transfer->lazy && json_object_get(request, "coordinate"))
+	else if (transfer->how.lazy && json_object_get(request, "coordinate"))
 		lien_reply_invalid(client,
 			"on several nodes everything comes back together: it excludes lazy");
 	else

@@ -349,7 +349,7 @@ void lien_ipc_connect_request(struct lien_client *client, json_t *request)
 		lien_reply_error(client, "out of memory");
 		return;
 	}
-	client->waiting = true;
+	client->waits = LIEN_WAIT_JOB;
 }
 
 /* --- start and stop --------------------------------------------------------------------------- */

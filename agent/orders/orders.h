@@ -3,22 +3,23 @@
 #define LIEN_ORDERS_H
 
 #include "agent/core/agent.h"
+#include "agent/core/transfer.h"
 #include "agent/link/link.h"
 
 /* Carries out transactions over the links to the control libraries. 0, or -errno with one line in
- * error and the cause in agent->blame. `flags` as for lien_transaction_offload(). */
-int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
-	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size);
+ * error and the cause in agent->blame. The offload keeps a copy of the transfer. */
+int lien_orders_offload(struct lien_agent *agent, const struct lien_transfer *transfer,
+	bool *nothing, char *error, size_t error_size);
 /* Plans an offload without doing it; fills in `selection->open`. */
 int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size);
 /* Returns 0 if host memory and its limits allow what is planned, or -ENOMEM: checked before
  * anything is touched, because the arena grows in the middle of the offload. */
 int lien_orders_check_host(struct lien_agent *agent, const struct lien_plan *plan,
-	const struct lien_offload_how *how, char *error, size_t size);
+	const struct lien_how *how, char *error, size_t size);
 /* Uses only the selection's pids, groups, tags and viewer. */
 int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *selection,
-	const struct lien_restore_how *how, bool *nothing, char *error, size_t error_size);
+	const struct lien_how *how, bool *nothing, char *error, size_t error_size);
 /* Releases the unused part of the host arenas of these processes (none: of all that the viewer
  * sees). */
 int lien_orders_release(struct lien_agent *agent, const struct lien_selection *selection,

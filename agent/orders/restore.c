@@ -145,7 +145,7 @@ static int choose(struct lien_transaction *transaction, const struct lien_select
 }
 
 int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *selection,
-	const struct lien_restore_how *how, bool *nothing, char *error, size_t error_size)
+	const struct lien_how *how, bool *nothing, char *error, size_t error_size)
 {
 	struct lien_transaction_ops ops = lien_orders_ops(agent);
 	const unsigned room = lien_graph_stats(agent->graph)->processes + 1;
