@@ -423,14 +423,6 @@ void lien_move_refuse(
 	lien_reply_failure(client, error, agent->blame);
 }
 
-/* The client's process has none of what it asks for. */
-static void reply_nothing(struct lien_client *client)
-{
-	struct lien_plan plan = {0};
-
-	lien_reply_result(client, lien_view_plan(&plan));
-}
-
 static void dry_run(
 	struct lien_client *client, struct lien_selection *selection, const struct lien_how *how)
 {
@@ -491,9 +483,11 @@ static bool attaches(struct lien_client *client, const struct lien_transfer *tra
  * an offload the list of open files, are waited for. Returns false if the client has its answer, or
  * waits: its request is then handled again from the beginning.
  */
-static bool may_begin(struct lien_client *client, json_t *request,
-	const struct lien_transfer *transfer, bool restore)
+static bool may_begin(
+	struct lien_client *client, const struct lien_transfer *transfer, bool restore)
 {
+	json_t *request = transfer->request;
+
 	if (together_join(client, request) || (!restore && attaches(client, transfer)) ||
 		lien_move_postpone(client, request) ||
 		(!restore && lien_move_wait_for_files(client, request)) ||
@@ -504,73 +498,59 @@ static bool may_begin(struct lien_client *client, json_t *request,
 	return true;
 }
 
-/* The transaction has begun, or could not (err), or has nothing to do; takes over `plan`. */
-static void has_begun(struct lien_client *client, json_t *request, bool restore, int err,
-	const char *error, bool nothing, struct lien_plan *plan)
+static void begin(struct lien_client *client, const struct lien_transfer *transfer,
+	enum lien_transaction_kind kind)
 {
+	const bool restore = kind == LIEN_TRANSACTION_RESTORE;
 	struct lien_agent *agent = client->agent;
+	bool nothing = false;
+	char error[512];
+	int err;
 
+	if (transfer->none) { /* the client's process has none of what it asks for */
+		lien_reply_result(client, lien_view_plan(&(struct lien_plan){0}));
+		return;
+	}
+	if (!may_begin(client, transfer, restore))
+		return;
+	err = restore ? lien_orders_restore(agent, &transfer->selection, &transfer->how, &nothing,
+				error, sizeof(error))
+		      : lien_orders_offload(agent, transfer, &nothing, error, sizeof(error));
 	if ((err || nothing) && !agent->transaction)
 		lien_elsewhere_end(agent);
 	if (err) {
 		together_none(agent);
-		lien_move_refuse(client,
-			restore ? LIEN_TRANSACTION_RESTORE : LIEN_TRANSACTION_OFFLOAD, error);
+		lien_move_refuse(client, kind, error);
 	} else if (nothing) {
 		client->waits = LIEN_WAIT_NOTHING;
-		together_nothing(client, request, lien_view_plan(plan));
-		lien_plan_clear(plan);
+		together_nothing(client, transfer->request, lien_view_plan(&agent->plan));
+		lien_plan_clear(&agent->plan);
 	}
 }
 
 void lien_offload_request(struct lien_client *client, json_t *request)
 {
 	struct lien_transfer *transfer = lien_read_offload(client, request);
-	bool nothing = false;
-	char error[512];
-	int err;
 
 	if (!transfer || !together_read(client, request))
 		return;
 	if (transfer->dry_run) {
 		dry_run(client, &transfer->selection, &transfer->how);
-		return;
-	}
-	if (client->cancelled) {
+	} else if (client->cancelled) {
 		lien_reply_failure(client, "cancelled; nothing was moved, the job runs on",
 			(struct lien_blame){LIEN_CAUSE_CANCELLED, 0, 0});
-		return;
+	} else {
+		client->may_cancel = true;
+		begin(client, transfer, LIEN_TRANSACTION_OFFLOAD);
 	}
-	if (transfer->none) {
-		reply_nothing(client);
-		return;
-	}
-	client->may_cancel = true;
-	if (!may_begin(client, request, transfer, false))
-		return;
-	err = lien_orders_offload(client->agent, transfer, &nothing, error, sizeof(error));
-	has_begun(client, request, false, err, error, nothing, &client->agent->plan);
 }
 
 void lien_restore_request(struct lien_client *client, json_t *request)
 {
-	struct lien_transfer *transfer = lien_read_restore(client, request);
-	struct lien_plan none = {0};
-	bool nothing = false;
-	char error[512];
-	int err;
+	const struct lien_transfer *transfer = lien_read_restore(client, request);
 
-	if (!transfer)
-		return;
-	if (transfer->none) {
-		reply_nothing(client);
-		return;
-	}
-	if (!together_read(client, request) || !may_begin(client, request, transfer, true))
-		return;
-	err = lien_orders_restore(client->agent, &transfer->selection, &transfer->how, &nothing,
-		error, sizeof(error));
-	has_begun(client, request, true, err, error, nothing, &none);
+	if (transfer && together_read(client, request))
+		begin(client, transfer, LIEN_TRANSACTION_RESTORE);
 }
 
 /* --- the end of a transaction ----------------------------------------------------------------- */
