@@ -275,8 +275,8 @@ static int tick_ms(const struct lien_agent *agent)
 	if (agent->transaction && !agent->transaction_ended &&
 		lien_transaction_is_resting(agent->transaction))
 		return TICK_REST_MS;
-	return agent->waking || lien_server_waits_for_quiet(agent) || agent->transaction ||
-			       agent->walks || !LIST_EMPTY(&agent->joins) ||
+	return agent->stopping || agent->waking || lien_server_waits_for_quiet(agent) ||
+			       agent->transaction || agent->walks || !LIST_EMPTY(&agent->joins) ||
 			       lien_probes_gates(agent->probes) ||
 			       lien_probes_in_progress(agent->probes)
 		       ? TICK_FAST_MS
