@@ -120,6 +120,7 @@ struct lien_netns;
 
 struct lien_link;
 struct lien_reply;
+struct lien_transfer;
 
 /* Gets the events whose types are in this range. */
 struct lien_subscriber {
@@ -143,7 +144,7 @@ struct lien_above {
 		struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
 	/* As lien_orders_restore(). */
 	int (*restore)(struct lien_agent *agent, const struct lien_selection *selection,
-		const struct lien_restore_how *how, bool *nothing, char *error, size_t error_size);
+		const struct lien_how *how, bool *nothing, char *error, size_t error_size);
 	/* For an adoption: what to ask when all are at rest, the answers while they still are, and
 	 * the end. */
 	int (*adopt_plan)(void *agent, struct lien_adoption **out, char *why, size_t size);
@@ -163,7 +164,7 @@ struct lien_agent {
 	const struct lien_above *above;
 	int epoll;
 	bool stopping;
-	bool finishing; /* the loop has ended: give no more short orders */
+	uint64_t t_finish; /* give no more short orders, and end by then; 0: not yet */
 	struct lien_turns turns;
 	uint64_t token_base; /* of what it moves: see lien_agent_moved() */
 	struct lien_graph *graph;
@@ -194,7 +195,7 @@ struct lien_agent {
 	bool ended;
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
-	struct lien_offload_request request;  /* of that offload */
+	struct lien_transfer *transfer;	      /* the request for that offload */
 	bool adopting;			      /* the transaction is an adoption */
 	struct lien_adoption adoption;	      /* of the transaction, if it is an adoption */
 	uint32_t *adopted;		      /* of the adoption: the processes that were read */

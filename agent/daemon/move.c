@@ -38,10 +38,10 @@ static bool coordinate_begin(struct lien_client *client, json_t *request, bool r
 	if (!coordinate || agent->transaction) /* which is refused later */
 		return true;
 	if (!lien_nodes_is_id(id))
-		return lien_refuse_invalid(
+		return lien_reply_invalid(
 			client, "coordinate.id must be 1 to 64 letters, digits and any of - . _");
 	if ((lease && !json_is_integer(lease)) || ms < LEASE_MS_MIN || ms > LEASE_MS_MAX)
-		return lien_refuse_invalid(
+		return lien_reply_invalid(
 			client, "coordinate.lease_ms must be between 100 and 600000");
 	if (lien_elsewhere_begin(agent, id, restore, ms)) {
 		lien_reply_error(client, "out of memory");
@@ -199,11 +199,11 @@ static bool together_read(struct lien_client *client, json_t *request)
 
 	if (together && !json_is_boolean(together) && !json_is_integer(together) &&
 		(!length || length > TOKEN_MAX)) {
-		return lien_refuse_invalid(client,
+		return lien_reply_invalid(client,
 			"together must be true, false, a number, or a text of 1 to 256 bytes");
 	}
 	if (wait && !json_is_boolean(wait)) {
-		return lien_refuse_invalid(client, "wait must be true or false");
+		return lien_reply_invalid(client, "wait must be true or false");
 	}
 	return true;
 }
@@ -279,7 +279,7 @@ static bool together_join(struct lien_client *client, json_t *request)
 	else if (client->agent->transaction && together->current &&
 		 equal(together->current, asked) &&
 		 (!asked->token || same_token(together->current, asked)))
-		client->waiting = true;
+		client->waits = LIEN_WAIT_TRANSACTION;
 	else
 		joined = false;
 	asked_free(asked);
@@ -324,11 +324,12 @@ static void note_movers(const struct lien_agent *agent, struct asked *asked)
  * or else with `result`, which it takes over. */
 static void together_nothing(struct lien_client *client, json_t *request, json_t *result)
 {
-	struct lien_together *together = together_of(client->agent);
-	struct asked *asked = together ? asked_new(client, request) : NULL;
+	struct lien_together *together = client->agent->daemon->together;
+	struct asked *asked = together ? together->current : NULL;
 	const struct asked *last;
 
-	together_none(client->agent);
+	if (together)
+		together->current = NULL;
 	if (result && together)
 		json_object_set_new(result, "transaction", json_null());
 	last = asked && wants(request) ? last_equal(client->agent, asked) : NULL;
@@ -357,7 +358,7 @@ static json_t *view_end(const struct lien_agent *agent, uint64_t number)
 		/* At rest it turned out that nothing can be moved, for lack of a context to copy
 		 * in. Nothing but the application changes that, so the answer is the one that the
 		 * next request would get. */
-		if (offload && agent->request.no_context && !agent->plan.processes_count &&
+		if (offload && agent->transfer->no_context && !agent->plan.processes_count &&
 			agent->plan.left_count && !agent->elsewhere)
 			result = lien_view_plan(&agent->plan);
 		transaction = json_null();
@@ -412,47 +413,26 @@ void lien_together_free(struct lien_agent *agent)
 
 /* --- offload and restore ---------------------------------------------------------------------- */
 
-/* -ESRCH: something that the request names does not exist. */
-static void reply_failed(struct lien_client *client, int err, const char *error)
-{
-	struct lien_blame blame = client->agent->blame;
-
-	if (err == -ESRCH)
-		blame.cause = LIEN_CAUSE_INVALID;
-	lien_reply_failure(client, error, blame);
-}
-
 void lien_move_refuse(
-	struct lien_client *client, enum lien_transaction_kind kind, int err, const char *error)
+	struct lien_client *client, enum lien_transaction_kind kind, const char *error)
 {
 	struct lien_agent *agent = client->agent;
 
-	client->waiting = false;
-	lien_totals_refused(
-		&agent->totals, kind, err == -ESRCH ? LIEN_CAUSE_INVALID : agent->blame.cause);
-	reply_failed(client, err, error);
+	client->waits = LIEN_WAIT_NOTHING;
+	lien_totals_refused(&agent->totals, kind, agent->blame.cause);
+	lien_reply_failure(client, error, agent->blame);
 }
 
-/* The client's process has none of what it asks for. */
-static void reply_nothing(struct lien_client *client)
-{
-	struct lien_plan plan = {0};
-
-	lien_reply_result(client, lien_view_plan(&plan));
-}
-
-static void dry_run(struct lien_client *client, struct lien_selection *selection,
-	const struct lien_offload_how *how)
+static void dry_run(
+	struct lien_client *client, struct lien_selection *selection, const struct lien_how *how)
 {
 	struct lien_plan plan;
 	char error[512];
-	int err;
 
 	selection->ahead = true;
 	lien_attach_expect(client->agent, &client->viewer, selection->pids, selection->pids_count);
-	err = lien_orders_plan(client->agent, selection, &plan, error, sizeof(error));
-	if (err) {
-		reply_failed(client, err, error);
+	if (lien_orders_plan(client->agent, selection, &plan, error, sizeof(error))) {
+		lien_reply_failure(client, error, client->agent->blame);
 		return;
 	}
 	if (lien_orders_check_host(client->agent, &plan, how, error, sizeof(error)))
@@ -472,7 +452,7 @@ bool lien_move_postpone(struct lien_client *client, json_t *request)
 			!lien_viewer_same(&client->viewer, &agent->transaction_of) ||
 			json_is_true(json_object_get(request, "wait"))))
 		return false;
-	lien_client_postpone(client, request, false);
+	lien_client_postpone(client, request, LIEN_WAIT_TURN);
 	return true;
 }
 
@@ -480,122 +460,97 @@ bool lien_move_wait_for_files(struct lien_client *client, json_t *request)
 {
 	if (!lien_open_files_ask(client->agent, client->t_asked))
 		return false;
-	lien_client_postpone(client, request, true);
+	lien_client_postpone(client, request, LIEN_WAIT_QUIET);
 	return true;
 }
 
-static void go_on_attached(struct lien_client *client, json_t *request);
+/* Returns true if processes of the offload lack only a control library: it waits until each has one
+ * or cannot have one. Only once, or a request that waits for open files would never end. */
+static bool attaches(struct lien_client *client, const struct lien_transfer *transfer)
+{
+	const struct lien_agent *agent = client->agent;
+
+	if (agent->control < 0 || agent->no_attach || client->attached ||
+		!lien_attach_before(client, transfer->pids, transfer->selection.pids_count))
+		return false;
+	lien_client_postpone(client, transfer->request, LIEN_WAIT_JOB);
+	return true;
+}
 
 /*
  * What comes before a transaction, in turn: an equal request may have begun it or have had its
- * result; processes may lack only a control library (`attach`); other users' transactions, and for
+ * result; processes may lack only a control library; other users' transactions, and for
  * an offload the list of open files, are waited for. Returns false if the client has its answer, or
  * waits: its request is then handled again from the beginning.
  */
-static bool may_begin(struct lien_client *client, json_t *request,
-	const struct lien_transfer *transfer, bool restore, bool attach)
+static bool may_begin(
+	struct lien_client *client, const struct lien_transfer *transfer, bool restore)
 {
-	if (together_join(client, request) ||
-		(attach && lien_attach_before(client, transfer->pids,
-				   transfer->selection.pids_count, request, go_on_attached)) ||
+	json_t *request = transfer->request;
+
+	if (together_join(client, request) || (!restore && attaches(client, transfer)) ||
 		lien_move_postpone(client, request) ||
 		(!restore && lien_move_wait_for_files(client, request)) ||
 		!coordinate_begin(client, request, restore))
 		return false;
-	client->waiting = true; /* set first: it may end while it is being started */
+	client->waits = LIEN_WAIT_TRANSACTION; /* set first: it may end while it is being started */
 	together_begin(client, request);
 	return true;
 }
 
-/* The transaction has begun, or could not (err), or has nothing to do; takes over `plan`. */
-static void has_begun(struct lien_client *client, json_t *request, bool restore, int err,
-	const char *error, bool nothing, struct lien_plan *plan)
+static void begin(struct lien_client *client, const struct lien_transfer *transfer,
+	enum lien_transaction_kind kind)
 {
+	const bool restore = kind == LIEN_TRANSACTION_RESTORE;
 	struct lien_agent *agent = client->agent;
+	bool nothing = false;
+	char error[512];
+	int err;
 
+	if (transfer->none) { /* the client's process has none of what it asks for */
+		lien_reply_result(client, lien_view_plan(&(struct lien_plan){0}));
+		return;
+	}
+	if (!may_begin(client, transfer, restore))
+		return;
+	err = restore ? lien_orders_restore(agent, &transfer->selection, &transfer->how, &nothing,
+				error, sizeof(error))
+		      : lien_orders_offload(agent, transfer, &nothing, error, sizeof(error));
 	if ((err || nothing) && !agent->transaction)
 		lien_elsewhere_end(agent);
 	if (err) {
 		together_none(agent);
-		lien_move_refuse(client,
-			restore ? LIEN_TRANSACTION_RESTORE : LIEN_TRANSACTION_OFFLOAD, err, error);
+		lien_move_refuse(client, kind, error);
 	} else if (nothing) {
-		client->waiting = false;
-		together_nothing(client, request, lien_view_plan(plan));
-		lien_plan_clear(plan);
+		client->waits = LIEN_WAIT_NOTHING;
+		together_nothing(client, transfer->request, lien_view_plan(&agent->plan));
+		lien_plan_clear(&agent->plan);
 	}
 }
 
-static void offload(struct lien_client *client, json_t *request, bool attach)
+void lien_offload_request(struct lien_client *client, json_t *request)
 {
 	struct lien_transfer *transfer = lien_read_offload(client, request);
-	bool nothing = false;
-	char error[512];
-	int err;
 
 	if (!transfer || !together_read(client, request))
 		return;
 	if (transfer->dry_run) {
 		dry_run(client, &transfer->selection, &transfer->how);
-		return;
-	}
-	if (client->cancelled) {
+	} else if (client->cancelled) {
 		lien_reply_failure(client, "cancelled; nothing was moved, the job runs on",
 			(struct lien_blame){LIEN_CAUSE_CANCELLED, 0, 0});
-		return;
+	} else {
+		client->may_cancel = true;
+		begin(client, transfer, LIEN_TRANSACTION_OFFLOAD);
 	}
-	if (transfer->none) {
-		reply_nothing(client);
-		return;
-	}
-	client->may_cancel = true;
-	if (!may_begin(client, request, transfer, false, attach))
-		return;
-	err = lien_orders_offload(client->agent, &transfer->selection, &transfer->how, &nothing,
-		error, sizeof(error));
-	has_begun(client, request, false, err, error, nothing, &client->agent->plan);
-}
-
-/* The request's processes have control libraries by now, or cannot have one. */
-static void go_on_attached(struct lien_client *client, json_t *request)
-{
-	client->waiting = false;
-	/* Open files: as of now. Only once, or a request that waits for them would never end. */
-	if (!client->attached)
-		client->t_asked = lien_now_ns();
-	client->attached = true;
-	offload(client, request, false);
-	if (!client->waiting)
-		lien_client_go_on(client);
-}
-
-void lien_offload_request(struct lien_client *client, json_t *request)
-{
-	offload(client, request, client->agent->control >= 0 && !client->agent->no_attach);
 }
 
 void lien_restore_request(struct lien_client *client, json_t *request)
 {
-	struct lien_transfer *transfer = lien_read_restore(client, request);
-	struct lien_restore_how how = {0};
-	struct lien_plan none = {0};
-	bool nothing = false;
-	char error[512];
-	int err;
+	const struct lien_transfer *transfer = lien_read_restore(client, request);
 
-	if (!transfer)
-		return;
-	if (transfer->none) {
-		reply_nothing(client);
-		return;
-	}
-	if (!together_read(client, request) || !may_begin(client, request, transfer, true, false))
-		return;
-	how.timeout_ms = transfer->timeout_ms;
-	how.lazy = transfer->lazy;
-	err = lien_orders_restore(
-		client->agent, &transfer->selection, &how, &nothing, error, sizeof(error));
-	has_begun(client, request, true, err, error, nothing, &none);
+	if (transfer && together_read(client, request))
+		begin(client, transfer, LIEN_TRANSACTION_RESTORE);
 }
 
 /* --- the end of a transaction ----------------------------------------------------------------- */

@@ -16,7 +16,7 @@ void lien_together_ended(struct lien_agent *agent);
 void lien_together_free(struct lien_agent *agent);
 /* The transaction that the client asked for did not begin: replies, and counts it. */
 void lien_move_refuse(
-	struct lien_client *client, enum lien_transaction_kind kind, int err, const char *error);
+	struct lien_client *client, enum lien_transaction_kind kind, const char *error);
 
 /* A user cannot know of a transaction that the agent or another user has started, so the request is
  * handled after it; so is one that asks for that. Returns true if the request was postponed. */

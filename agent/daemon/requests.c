@@ -162,7 +162,7 @@ static bool take_others(struct lien_client *client, const json_t *json)
 	}
 	lien_node_others_clear(&others);
 	if (err == -E2BIG) {
-		lien_refuse_invalid(client, "others has more than %d groups, pairs and ranks",
+		lien_reply_invalid(client, "others has more than %d groups, pairs and ranks",
 			LIEN_NODE_OTHERS_MAX);
 	} else if (err == -ENOMEM) {
 		lien_reply_error(client, "out of memory");
@@ -224,14 +224,14 @@ static void request_arena(struct lien_client *client, json_t *request)
 		(release && lien_move_postpone(client, request)))
 		return;
 	if (release) {
-		client->waiting = true;
+		client->waits = LIEN_WAIT_TRANSACTION;
 		err = lien_orders_release(
 			client->agent, &transfer->selection, &nothing, error, sizeof(error));
 	}
 	if (err) {
-		lien_move_refuse(client, LIEN_TRANSACTION_RELEASE, err, error);
+		lien_move_refuse(client, LIEN_TRANSACTION_RELEASE, error);
 	} else if (nothing) {
-		client->waiting = false;
+		client->waits = LIEN_WAIT_NOTHING;
 		lien_reply_result(client, lien_agent_arena(client, NULL));
 	}
 }
@@ -239,21 +239,14 @@ static void request_arena(struct lien_client *client, json_t *request)
 /* Answers with an error if the client cannot see one of the processes. */
 static bool all_known(struct lien_client *client, const struct lien_transfer *transfer)
 {
-	struct lien_process *process;
+	struct lien_blame blame;
 	char error[LIEN_KNOWN_SIZE];
-	unsigned i;
 
-	for (i = 0; i < transfer->selection.pids_count; i++) {
-		process = lien_graph_process(client->agent->graph, transfer->pids[i]);
-		if (process && lien_viewer_sees(&client->viewer, process))
-			continue;
-		lien_known_processes(client->agent->graph, &client->viewer, NULL, transfer->pids[i],
-			error, sizeof(error));
-		lien_reply_failure(client, error,
-			(struct lien_blame){LIEN_CAUSE_INVALID, transfer->pids[i], 0});
-		return false;
-	}
-	return true;
+	if (!lien_plan_check_pids(
+		    client->agent->graph, &transfer->selection, &blame, error, sizeof(error)))
+		return true;
+	lien_reply_failure(client, error, blame);
+	return false;
 }
 
 /* Logs who changes processes; transactions are logged when they end. */
@@ -299,7 +292,7 @@ static void request_compare(struct lien_client *client, json_t *request)
 	if (repair)
 		log_request(client, "check --repair", transfer->selection.pids_count);
 	lien_compare_start(client, transfer->pids, transfer->selection.pids_count, repair,
-		transfer->timeout_ms);
+		transfer->how.timeout_ms);
 }
 
 static int write_event(void *client, const struct lien_event *event)
@@ -492,7 +485,7 @@ static bool answer_start(struct lien_client *client, json_t *request,
 	LIST_INSERT_HEAD(&agent->daemon->answers, answer, next);
 	answer->waited_for.drop = drop;
 	client->job = &answer->waited_for;
-	client->waiting = true;
+	client->waits = LIEN_WAIT_JOB;
 	lien_client_answers(client, 1);
 	if (lien_agent_watch(agent, &answer->pipe, EPOLLIN))
 		finish(answer);
@@ -595,7 +588,7 @@ static void handle(struct lien_client *client, const struct request *known, json
 		/* So the loop would wait; a process can keep probes from being made indefinitely.
 		 */
 		if (lien_making_busy() && lien_now_ns() - client->t_asked <= QUIET_NS) {
-			lien_client_postpone(client, request, true);
+			lien_client_postpone(client, request, LIEN_WAIT_QUIET);
 			return;
 		}
 		lien_turn_part(client->agent, "copy for", known->op);
@@ -622,9 +615,9 @@ void lien_request(struct lien_client *client, json_t *request)
 		lien_reply_invalid(
 			client, "a request is a JSON object on one line with a member op");
 	} else if (!known) {
-		lien_refuse_invalid(client, "no such operation: %.100s", op);
+		lien_reply_invalid(client, "no such operation: %.100s", op);
 	} else if (unknown) {
-		lien_refuse_invalid(client, "`%s` has no member %.100s", op, unknown);
+		lien_reply_invalid(client, "`%s` has no member %.100s", op, unknown);
 	} else {
 		handle(client, known, request);
 	}

@@ -286,8 +286,8 @@ static int tick_ms(const struct lien_agent *agent)
 	if (agent->transaction && !agent->transaction_ended &&
 		lien_transaction_is_resting(agent->transaction))
 		return TICK_REST_MS;
-	return agent->waking || lien_server_waits_for_quiet(agent) || agent->transaction ||
-			       agent->walks || !LIST_EMPTY(&agent->joins) ||
+	return agent->stopping || agent->waking || lien_server_waits_for_quiet(agent) ||
+			       agent->transaction || agent->walks || !LIST_EMPTY(&agent->joins) ||
 			       lien_probes_gates(agent->probes) ||
 			       lien_probes_in_progress(agent->probes)
 		       ? TICK_FAST_MS
@@ -385,14 +385,15 @@ static bool tick_turn(struct lien_agent *agent, struct turn *turn)
 	return true;
 }
 
-/* Runs until the agent is asked to stop and no transaction is under way. */
+/* Runs until the agent is asked to stop, no transaction is under way, and no short order: the next
+ * agent would take its calls for the application's. */
 static void loop_run(struct lien_agent *agent)
 {
 	struct turn turn = {0};
 	int every;
 
 	lien_turns_start(&agent->turns);
-	while (!agent->stopping || agent->transaction) {
+	while (!agent->stopping || agent->transaction || lien_orders_finishing(agent)) {
 		every = tick_ms(agent);
 		turn.probing = lien_probing_wait_ms(agent);
 		/* One at a time: handling an event may free the source of another. */
@@ -616,8 +617,6 @@ int lien_agent_run(const struct lien_agent_config *config)
 		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
 			lien_probes_method(agent->probes));
 		loop_run(agent);
-		/* The next agent must not take their calls for the application's. */
-		lien_orders_finish(agent);
 		lien_agent_consume(agent);
 		lien_log(6, "stopped");
 	}

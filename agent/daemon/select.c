@@ -2,7 +2,6 @@
 #include "agent/daemon/select.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,25 +18,13 @@
 #define TIMEOUT_MS_USER 60000
 #define PERIODS_MAX	64
 
-bool lien_refuse_invalid(struct lien_client *client, const char *format, ...)
-{
-	char error[LIEN_KNOWN_SIZE];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(error, sizeof(error), format, args);
-	va_end(args);
-	lien_reply_invalid(client, error);
-	return false;
-}
-
 bool lien_read_flag(struct lien_client *client, json_t *request, const char *name, bool *value)
 {
 	const json_t *flag = json_object_get(request, name);
 
 	*value = json_is_true(flag);
 	return !flag || json_is_boolean(flag) ||
-	       lien_refuse_invalid(client, "%s must be true or false", name);
+	       lien_reply_invalid(client, "%s must be true or false", name);
 }
 
 void lien_name_client(const struct lien_client *client, json_t *pid)
@@ -54,7 +41,7 @@ static bool read_bytes(
 
 	*bytes = json_integer_value(value);
 	return !value || (json_is_integer(value) && json_integer_value(value) > 0) ||
-	       lien_refuse_invalid(client, "%s must be a positive number", name);
+	       lien_reply_invalid(client, "%s must be a positive number", name);
 }
 
 /* --- the client's own communicators ----------------------------------------------------------- */
@@ -84,7 +71,7 @@ static struct lien_comm *own_comm(struct lien_client *client, const char *addres
 	struct lien_comm key, *comm;
 
 	if (!digits || digits > 16 || strspn(address + 2, "0123456789abcdefABCDEF") != digits) {
-		lien_refuse_invalid(
+		lien_reply_invalid(
 			client, "a communicator's address must be a text such as \"0x5580\"");
 		return NULL;
 	}
@@ -166,7 +153,7 @@ static bool read_made(struct lien_client *client, json_t *request, bool *none)
 	if (!made)
 		return true;
 	if (json_object_get(request, "comms") || !read_periods(made, &periods))
-		return lien_refuse_invalid(client,
+		return lien_reply_invalid(client,
 			"comms_made must be a list of 1 to 64 pairs of times, without comms");
 	for (comm = process ? RB_MIN(lien_comm_tree, &process->comms) : NULL; comm;
 		comm = RB_NEXT(lien_comm_tree, &process->comms, comm)) {
@@ -176,7 +163,7 @@ static bool read_made(struct lien_client *client, json_t *request, bool *none)
 		if (i == periods.count)
 			continue;
 		if (count == LIEN_SELECT_GROUPS)
-			return lien_refuse_invalid(
+			return lien_reply_invalid(
 				client, "more than 1024 communicators are selected");
 		if (lien_comm_unnamed(comm)) {
 			refuse_address(client, comm->address, true);
@@ -254,7 +241,7 @@ static bool unknown_gpu(struct lien_client *client, const struct seen *seen, con
 	char error[LIEN_KNOWN_SIZE];
 
 	lien_known_gpus(lien_node_now(client->agent), count, name, error, sizeof(error));
-	return lien_refuse_invalid(client, "%s", error);
+	return lien_reply_invalid(client, "%s", error);
 }
 
 static bool unknown_group(struct lien_client *client, const struct seen *seen, const char *name)
@@ -262,7 +249,7 @@ static bool unknown_group(struct lien_client *client, const struct seen *seen, c
 	char error[LIEN_KNOWN_SIZE];
 
 	lien_known_groups(seen->groups, seen->groups_count, name, error, sizeof(error));
-	return lien_refuse_invalid(client, "%s", error);
+	return lien_reply_invalid(client, "%s", error);
 }
 
 /* Adds each device of a process whose UUID begins like this. Returns false after an error reply. */
@@ -281,7 +268,7 @@ static bool add_by_uuid(struct lien_client *client, struct seen *seen,
 		return unknown_gpu(client, seen, text);
 	for (i = first; i < first + count && i <= first + LIEN_SELECT_GPUS; i++) {
 		if (!seen->gpus[i].chosen && !add_gpu(transfer, &seen->gpus[i].uuid))
-			return lien_refuse_invalid(client, "gpus names more than 256 GPUs");
+			return lien_reply_invalid(client, "gpus names more than 256 GPUs");
 		seen->gpus[i].chosen = true;
 	}
 	return true;
@@ -333,9 +320,8 @@ static bool read_gpus(struct lien_client *client, json_t *request, struct seen *
 
 	if (list && (!json_is_array(list) || !json_array_size(list) ||
 			    json_array_size(list) > LIEN_SELECT_GPUS))
-		return lien_refuse_invalid(client, "gpus must be a list of 1 to 256 GPUs");
+		return lien_reply_invalid(client, "gpus must be a list of 1 to 256 GPUs");
 	transfer->selection.by_gpu = list;
-	transfer->selection.gpus = transfer->gpus;
 	json_array_foreach (list, i, gpu) {
 		if (json_is_string(gpu)) {
 			if (!add_by_uuid(client, seen, transfer, json_string_value(gpu)))
@@ -346,7 +332,7 @@ static bool read_gpus(struct lien_client *client, json_t *request, struct seen *
 			if (!add_by_number(client, seen, transfer, json_integer_value(gpu)))
 				return unknown_gpu(client, seen, number);
 		} else {
-			return lien_refuse_invalid(client,
+			return lien_reply_invalid(client,
 				"each of gpus must be a number, or the beginning of "
 				"a UUID, such as \"GPU-5f0a\"");
 		}
@@ -377,8 +363,7 @@ static bool read_comms(struct lien_client *client, json_t *request, struct seen 
 
 	if (list && (!json_is_array(list) || !json_array_size(list) ||
 			    json_array_size(list) > LIEN_SELECT_GROUPS))
-		return lien_refuse_invalid(client, "comms must be a list of 1 to 1024 groups");
-	transfer->selection.groups = transfer->groups;
+		return lien_reply_invalid(client, "comms must be a list of 1 to 1024 groups");
 	if (list && lien_groups_seen(client->agent->graph, &client->viewer, &seen->groups,
 			    &seen->groups_count)) {
 		lien_reply_error(client, "out of memory");
@@ -390,7 +375,7 @@ static bool read_comms(struct lien_client *client, json_t *request, struct seen 
 			return false;
 		name = json_string_value(comm);
 		if (!name)
-			return lien_refuse_invalid(client,
+			return lien_reply_invalid(client,
 				"each of comms must be a group as `comms` names it, "
 				"16 hexadecimal digits, or the address of a "
 				"communicator of the client's own process");
@@ -411,7 +396,7 @@ static bool check_tag(struct lien_client *client, const char *text)
 	if (text && strlen(text) < sizeof(tag))
 		strcpy(tag, text);
 	return lien_tag_valid(tag) ||
-	       lien_refuse_invalid(client, "a tag has 1 to 63 printable ASCII characters");
+	       lien_reply_invalid(client, "a tag has 1 to 63 printable ASCII characters");
 }
 
 /* The texts remain the request's. */
@@ -423,8 +408,7 @@ static bool read_tags(struct lien_client *client, json_t *request, struct lien_t
 
 	if (list && (!json_is_array(list) || !json_array_size(list) ||
 			    json_array_size(list) > LIEN_SELECT_TAGS))
-		return lien_refuse_invalid(client, "tags must be a list of 1 to 256 tags");
-	transfer->selection.tags = transfer->tags;
+		return lien_reply_invalid(client, "tags must be a list of 1 to 256 tags");
 	json_array_foreach (list, i, tag) {
 		if (!check_tag(client, json_string_value(tag)))
 			return false;
@@ -460,12 +444,12 @@ struct lien_transfer *lien_read_transfer(struct lien_client *client, json_t *req
 
 	memset(&transfer, 0, sizeof(transfer));
 	if ((timeout && !json_is_integer(timeout)) || ms < 1 || ms > TIMEOUT_MS_MAX)
-		valid = lien_refuse_invalid(client, "timeout_ms must be between 1 and 3600000");
+		valid = lien_reply_invalid(client, "timeout_ms must be between 1 and 3600000");
 	else if (client->viewer.one_user && ms > TIMEOUT_MS_USER)
-		valid = lien_refuse_invalid(
+		valid = lien_reply_invalid(
 			client, "timeout_ms must be between 1 and 60000, except for root");
 	else if (pids && (!json_array_size(pids) || json_array_size(pids) > LIEN_SELECT_PIDS))
-		valid = lien_refuse_invalid(client,
+		valid = lien_reply_invalid(client,
 			"pids must be a list of 1 to 4096 process ids; without pids, all "
 			"processes are meant");
 	if (!valid)
@@ -473,16 +457,17 @@ struct lien_transfer *lien_read_transfer(struct lien_client *client, json_t *req
 	json_array_foreach (pids, i, pid) {
 		if (!json_is_integer(pid) || json_integer_value(pid) < 0 ||
 			json_integer_value(pid) > UINT32_MAX) {
-			lien_refuse_invalid(client, "pids must be a list of process ids");
+			lien_reply_invalid(client, "pids must be a list of process ids");
 			return NULL;
 		}
 		/* Two clients that each name themselves do not ask for the same. */
 		lien_name_client(client, pid);
 		transfer.pids[i] = json_integer_value(pid);
 	}
-	transfer.timeout_ms = transfer.how.timeout_ms = ms;
+	transfer.request = request;
+	transfer.how.timeout_ms = ms;
 	transfer.selection.viewer = client->viewer;
-	transfer.selection.pids = transfer.pids;
+	lien_transfer_point(&transfer);
 	transfer.selection.pids_count = json_array_size(pids);
 	return &transfer;
 }
@@ -498,7 +483,7 @@ static bool read_discards(
 	size_t i;
 
 	if (list && (!json_is_array(list) || json_array_size(list) > LIEN_SELECT_DISCARD))
-		return lien_refuse_invalid(
+		return lien_reply_invalid(
 			client, "discard must be a list of at most 1024 selectors");
 	json_array_foreach (list, i, entry) {
 		struct lien_discard *discard = &transfer->discard[i];
@@ -511,13 +496,12 @@ static bool read_discards(
 		} else if (text && text[0] && !strchr(text, ':')) {
 			discard->owner = text;
 		} else {
-			return lien_refuse_invalid(client,
+			return lien_reply_invalid(client,
 				"discard: '%.64s' is neither an owner, such as nccl, nor a tag, "
 				"such as tag:kv_cache",
 				text ? text : "");
 		}
 	}
-	transfer->selection.discard = transfer->discard;
 	transfer->selection.discard_count = json_array_size(list);
 	return true;
 }
@@ -535,7 +519,7 @@ static bool read_on_use(struct lien_client *client, json_t *request, enum lien_o
 			return true;
 		}
 	return !value ||
-	       lien_refuse_invalid(client, "on_use must be \"wait\", \"restore\" or \"ignore\"");
+	       lien_reply_invalid(client, "on_use must be \"wait\", \"restore\" or \"ignore\"");
 }
 
 /* Tagged memory is mostly the program's own, so tags alone do not mean NCCL's. */
@@ -544,7 +528,7 @@ static bool read_owner(struct lien_client *client, json_t *request, const char *
 	const json_t *name = json_object_get(request, "owner");
 
 	if (name && !json_is_string(name))
-		return lien_refuse_invalid(
+		return lien_reply_invalid(
 			client, "owner must be the name of a library, or \"all\"");
 	*owner = name ? json_string_value(name) : json_object_get(request, "tags") ? "all" : "nccl";
 	if (!strcmp(*owner, "all"))
@@ -572,7 +556,7 @@ struct lien_transfer *lien_read_offload(struct lien_client *client, json_t *requ
 		!read_bytes(client, request, "free_bytes", &selection->free))
 		return NULL;
 	if (selection->free && selection->strict) {
-		lien_refuse_invalid(client,
+		lien_reply_invalid(client,
 			"free_bytes and strict exclude each other: what is not needed is left");
 		return NULL;
 	}
@@ -592,17 +576,17 @@ struct lien_transfer *lien_read_restore(struct lien_client *client, json_t *requ
 {
 	struct lien_transfer *transfer = lien_read_transfer(client, request);
 
-	if (!transfer || !lien_read_flag(client, request, "lazy", &transfer->lazy) ||
+	if (!transfer || !lien_read_flag(client, request, "lazy", &transfer->how.lazy) ||
 		!read_made(client, request, &transfer->none))
 		return NULL;
 	if (transfer->none)
 		return transfer;
 	if (!read_names(client, request, transfer))
 		return NULL;
-	if (transfer->lazy && transfer->selection.tags_count)
-		lien_refuse_invalid(client, "lazy goes by communicator: it excludes tags");
-	else if (transfer->lazy && json_object_get(request, "coordinate"))
-		lien_refuse_invalid(client,
+	if (transfer->how.lazy && transfer->selection.tags_count)
+		lien_reply_invalid(client, "lazy goes by communicator: it excludes tags");
+	else if (transfer->how.lazy && json_object_get(request, "coordinate"))
+		lien_reply_invalid(client,
 			"on several nodes everything comes back together: it excludes lazy");
 	else
 		return transfer;

@@ -6,30 +6,8 @@
 
 #include <jansson.h>
 
-#include <lien/wire.h>
-
+#include "agent/core/transfer.h"
 #include "agent/server/client.h"
-
-#define LIEN_SELECT_GPUS   256
-#define LIEN_SELECT_GROUPS 1024
-#define LIEN_SELECT_TAGS   256
-_Static_assert(LIEN_SELECT_GROUPS + LIEN_SELECT_TAGS <= LIEN_WIRE_CHOSEN_MAX,
-	"a restore names what is selected in one order");
-#define LIEN_SELECT_PIDS    4096
-#define LIEN_SELECT_DISCARD 1024
-
-struct lien_transfer {
-	struct lien_selection selection; /* points into the rest, and into the request */
-	unsigned timeout_ms;
-	struct lien_offload_how how;
-	bool dry_run, lazy;
-	bool none; /* the client's process has none of the communicators that it asks for */
-	uint32_t pids[LIEN_SELECT_PIDS];
-	struct lien_uuid gpus[LIEN_SELECT_GPUS];
-	uint64_t groups[LIEN_SELECT_GROUPS];
-	const char *tags[LIEN_SELECT_TAGS];
-	struct lien_discard discard[LIEN_SELECT_DISCARD];
-};
 
 /*
  * These return NULL after an error reply; else what they have read, valid until the next request is
@@ -40,9 +18,6 @@ struct lien_transfer *lien_read_transfer(struct lien_client *client, json_t *req
 struct lien_transfer *lien_read_offload(struct lien_client *client, json_t *request);
 struct lien_transfer *lien_read_restore(struct lien_client *client, json_t *request);
 
-/* Returns false after an error reply, of that format. */
-bool lien_refuse_invalid(struct lien_client *client, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
 /* Without the member: false. Returns false after an error reply. */
 bool lien_read_flag(struct lien_client *client, json_t *request, const char *name, bool *value);
 /* 0 is the client's own process: it need not know the agent's number for that. */

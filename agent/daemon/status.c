@@ -338,6 +338,7 @@ json_t *lien_agent_arena(
 	struct lien_process *process;
 	uint64_t released, wanted;
 	unsigned i;
+	int device;
 
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
@@ -346,7 +347,9 @@ json_t *lien_agent_arena(
 				released = result->processes[i].bytes;
 		if (!lien_viewer_sees(&client->viewer, process))
 			continue;
-		wanted = process->presence == LIEN_CONTROL_READY ? lien_prepare_wanted(process) : 0;
+		wanted = process->presence == LIEN_CONTROL_READY
+				 ? lien_prepare_wanted(process, &device)
+				 : 0;
 		if (!process->arena_bytes && !wanted && !released)
 			continue;
 		row = json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:b}", "pid",

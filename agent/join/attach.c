@@ -128,8 +128,7 @@ struct part {
 
 struct attach {
 	struct lien_join_job base;
-	json_t *then; /* the offload that waits for this; NULL: the client asked only to attach */
-	void (*go_on)(struct lien_client *client, json_t *request); /* called for that offload */
+	bool before; /* an offload waits for this; else the client asked only to attach */
 	enum { ATTACH_PARTS, ATTACH_WAITS, ATTACH_ADOPTS, ATTACH_DONE } state;
 	uint64_t until;
 	json_t *adoption; /* the adoption's result; NULL: none was needed */
@@ -160,7 +159,6 @@ static void release(struct lien_join_job *job)
 	struct attach *attach = (struct attach *)job;
 
 	json_decref(attach->adoption);
-	json_decref(attach->then);
 }
 
 static json_t *part_json(const struct part *part, bool complete)
@@ -209,12 +207,9 @@ static void answer(struct lien_join_job *job)
 {
 	const struct attach *attach = (struct attach *)job;
 
-	if (attach->then) {
-		attach->go_on(job->client, attach->then);
-	} else {
+	if (!attach->before)
 		lien_reply_result(job->client, view(attach));
-		lien_client_go_on(job->client);
-	}
+	lien_client_go_on(job->client);
 }
 
 /*
@@ -335,7 +330,7 @@ static void end_part(struct attach *attach, struct part *part, const char *error
 
 	part->base.done = true;
 	snprintf(part->error, sizeof(part->error), "%s", error ? error : "");
-	if (error && attach->then)
+	if (error && attach->before)
 		lien_log(5, "process %u is not attached: %s", part->base.pid, error);
 	if (!error && process)
 		process->detached = false;
@@ -577,11 +572,9 @@ void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigne
 		lien_reply_error(client, "out of memory");
 }
 
-bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count,
-	json_t *request, void (*go_on)(struct lien_client *client, json_t *request))
+bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count)
 {
 	struct lien_join_job *job = lien_join_new(client, &kind, pids, count, wanted_before);
-	struct attach *attach = (struct attach *)job;
 
 	if (!job)
 		return false;
@@ -589,8 +582,7 @@ bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsign
 		lien_join_free(job);
 		return false;
 	}
-	attach->then = json_incref(request);
-	attach->go_on = go_on;
+	((struct attach *)job)->before = true;
 	lien_join_begin(job);
 	return true;
 }

@@ -109,7 +109,7 @@ void lien_join_begin(struct lien_join_job *job)
 
 	job->waited_for.drop = drop;
 	job->client->job = &job->waited_for;
-	job->client->waiting = true;
+	job->client->waits = LIEN_WAIT_JOB;
 	for (i = 0; i < job->count; i++) {
 		part = part_at(job, i);
 		job->kind->start(job, part, lien_join_process(job, part));

@@ -23,10 +23,8 @@ void lien_join_stop(struct lien_agent *agent);
 /* Gives processes the control library, reads their state from the driver, and adopts them. */
 void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigned count);
 /* Does the same before an offload, for processes that it could then move. Returns true if there are
- * any: go_on is called when each is attached or cannot be, unless the client has gone; a reference
- * to the request is kept until then. */
-bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count,
-	json_t *request, void (*go_on)(struct lien_client *client, json_t *request));
+ * any: the client goes on when each is attached or cannot be. */
+bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count);
 /* Marks the processes (none named: all) that this would give the library (lien_process.joins). */
 void lien_attach_expect(struct lien_agent *agent, const struct lien_viewer *viewer,
 	const uint32_t *pids, unsigned count);

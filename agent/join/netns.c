@@ -331,9 +331,11 @@ void lien_ipc_connect_request(struct lien_client *client, json_t *request)
 	connecting->fd = -1;
 	memcpy(connecting->name, name, sizeof(connecting->name));
 	client->job = &connecting->waited_for;
-	client->waiting = !lien_job_start(agent, &connecting->job);
-	if (!client->waiting)
+	if (lien_job_start(agent, &connecting->job)) {
 		lien_reply_error(client, "out of memory");
+		return;
+	}
+	client->waits = LIEN_WAIT_JOB;
 }
 
 /* Memory that an abandoned thread (agent/core/jobs.h) still uses stays. */

@@ -251,7 +251,7 @@ static void proceed(struct lien_agent *agent, struct lien_process *process)
 	int err;
 
 	if (!walk || lien_orders_asked(tracked) || lien_orders_waiting(tracked) ||
-		agent->transaction || agent->finishing ||
+		agent->transaction || agent->t_finish ||
 		(!walk->begun && lien_now_ns() < walk->t_pass))
 		return;
 	if (!tracked->link) {

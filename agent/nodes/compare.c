@@ -224,21 +224,14 @@ static int rank_group(struct member *first, struct member *end, const struct par
 	return 0;
 }
 
+/* NULL: no node has reported the rank. */
 static const struct member *member_of(
 	const struct member *first, const struct member *end, uint32_t rank)
 {
-	const struct member *middle;
+	struct lien_node_standing standing = {.group = first->standing->group, .rank = rank};
+	const struct member key = {.standing = &standing};
 
-	while (first < end) {
-		middle = first + (end - first) / 2;
-		if (middle->standing->rank >= 0 && (uint32_t)middle->standing->rank == rank)
-			return middle;
-		if (middle->standing->rank < 0 || (uint32_t)middle->standing->rank < rank)
-			first = middle + 1;
-		else
-			end = middle;
-	}
-	return NULL;
+	return rank > INT32_MAX ? NULL : find(&key, first, end - first, sizeof(key), member_cmp);
 }
 
 /* Tells other nodes of the transfers that a rank has begun with their ranks. 0, -errno. */
@@ -438,20 +431,15 @@ const struct lien_others_group *lien_node_others_group(
 const struct lien_others_pair *lien_node_others_pairs(
 	const struct lien_node_others *others, const struct lien_node_group *group, unsigned *count)
 {
-	const struct lien_others_pair *pairs = others->pairs;
-	unsigned low = 0, high = others->pairs_count, mid;
+	const struct lien_others_pair key = {.group = *group}, *pairs = others->pairs;
+	const unsigned first =
+		lien_array_at_least(pairs, others->pairs_count, sizeof(key), &key, others_pair_cmp);
+	unsigned end = first;
 
-	while (low < high) {
-		mid = (low + high) / 2;
-		if (group_cmp(&pairs[mid].group, group) < 0)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	while (high < others->pairs_count && !group_cmp(&pairs[high].group, group))
-		high++;
-	*count = high - low;
-	return pairs + low;
+	while (end < others->pairs_count && !group_cmp(&pairs[end].group, group))
+		end++;
+	*count = end - first;
+	return pairs + first;
 }
 
 const struct lien_others_pair *lien_node_others_pair(const struct lien_node_others *others,

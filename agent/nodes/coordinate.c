@@ -423,40 +423,27 @@ void lien_coordinator_tick(struct lien_coordinator *c, uint64_t now_ns)
 bool lien_coordinator_order(
 	const struct lien_coordinator *c, unsigned index, struct lien_node_order *order)
 {
+	static const enum lien_node_word words[] = {
+		[LIEN_COORDINATOR_PLANNING] = LIEN_WORD_WAIT,
+		[LIEN_COORDINATOR_GOING] = LIEN_WORD_GO,
+		[LIEN_COORDINATOR_HOLDING] = LIEN_WORD_HOLD,
+		[LIEN_COORDINATOR_SAVING] = LIEN_WORD_SAVE,
+		[LIEN_COORDINATOR_DECIDING] = LIEN_WORD_SAVE,
+		[LIEN_COORDINATOR_COMMITTING] = LIEN_WORD_COMMIT,
+		[LIEN_COORDINATOR_UNDOING] = LIEN_WORD_UNDO,
+		[LIEN_COORDINATOR_MENDING] = LIEN_WORD_UNDO,
+	};
 	const struct lien_coordinator_node *node = &c->nodes[index];
+	const bool mending = c->phase == LIEN_COORDINATOR_MENDING;
 
-	*order = (struct lien_node_order){.round = c->round};
-	if (!node->heard || node->nothing)
+	if (!node->heard || node->nothing || c->phase == LIEN_COORDINATOR_ENDED ||
+		(mending && node->mended))
 		return false;
-	switch (c->phase) {
-	case LIEN_COORDINATOR_PLANNING:
-		order->word = LIEN_WORD_WAIT;
-		break;
-	case LIEN_COORDINATOR_GOING:
-		order->word = LIEN_WORD_GO;
-		break;
-	case LIEN_COORDINATOR_HOLDING:
-		order->word = LIEN_WORD_HOLD;
+	*order = (struct lien_node_order){.word = words[c->phase], .round = c->round};
+	if (c->phase == LIEN_COORDINATOR_HOLDING)
 		order->version = node->status.version;
-		break;
-	case LIEN_COORDINATOR_SAVING:
-	case LIEN_COORDINATOR_DECIDING:
-		order->word = LIEN_WORD_SAVE;
-		break;
-	case LIEN_COORDINATOR_COMMITTING:
-		order->word = LIEN_WORD_COMMIT;
-		break;
-	case LIEN_COORDINATOR_UNDOING:
-		order->word = LIEN_WORD_UNDO;
-		break;
-	case LIEN_COORDINATOR_MENDING:
-		/* A part that is done answers UNDO, and does nothing: a lost node is asked so. */
-		order->word = node->status.state == LIEN_PART_DONE && !node->lost
-				      ? LIEN_WORD_RESTORE
-				      : LIEN_WORD_UNDO;
-		return !node->mended;
-	case LIEN_COORDINATOR_ENDED:
-		return false;
-	}
+	/* A part that is done answers UNDO, and does nothing: a lost node is asked so. */
+	if (mending && node->status.state == LIEN_PART_DONE && !node->lost)
+		order->word = LIEN_WORD_RESTORE;
 	return true;
 }

@@ -11,7 +11,6 @@
 
 #define OF_USER 16
 #define ALL	256
-#define LINES	1024 /* in the file, before it is written anew */
 #define LINE	128
 
 struct outcome {
@@ -21,9 +20,7 @@ struct outcome {
 };
 
 struct lien_outcomes {
-	char *path; /* NULL: none */
-	int fd;
-	unsigned lines;
+	char *path;		 /* NULL: none */
 	struct outcome all[ALL]; /* oldest first */
 	unsigned count;
 };
@@ -65,52 +62,37 @@ static void keep(struct lien_outcomes *outcomes, const struct outcome *outcome)
 	outcomes->all[outcomes->count++] = *outcome;
 }
 
-static int write_line(int fd, const struct outcome *outcome)
-{
-	char line[LINE];
-	const int n = snprintf(line, sizeof(line), "%s %" PRIu32 " %s\n", outcome->id, outcome->uid,
-		lien_part_state_name(outcome->state));
-
-	return write(fd, line, n) == n ? 0 : -EIO;
-}
-
-/* The same behind all others, or not at all: half a line would spoil the next one. */
-static int add_line(int fd, const struct outcome *outcome)
-{
-	const off_t end = lseek(fd, 0, SEEK_END);
-	const int err = end < 0 ? -errno : write_line(fd, outcome);
-
-	return err && end >= 0 && ftruncate(fd, end) ? -errno : err;
-}
-
-/* Writes the file anew, and goes on with it. */
-static int rewrite(struct lien_outcomes *outcomes)
+/* Writes the file anew. If that fails, the old one stays. */
+static int save(const struct lien_outcomes *outcomes)
 {
 	char path[4096];
+	FILE *file;
 	unsigned i;
 	int fd, err = 0;
 
-	if (!outcomes->path ||
-		snprintf(path, sizeof(path), "%s.new", outcomes->path) >= (int)sizeof(path))
-		return -ENOENT;
+	if (snprintf(path, sizeof(path), "%s.new", outcomes->path) >= (int)sizeof(path))
+		return -ENAMETOOLONG;
 	unlink(path);
-	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return -errno;
-	for (i = 0; !err && i < outcomes->count; i++)
-		err = write_line(fd, &outcomes->all[i]);
+	file = fdopen(fd, "w");
+	if (!file) {
+		close(fd);
+		return -ENOMEM;
+	}
+	for (i = 0; i < outcomes->count; i++)
+		fprintf(file, "%s %" PRIu32 " %s\n", outcomes->all[i].id, outcomes->all[i].uid,
+			lien_part_state_name(outcomes->all[i].state));
+	if (ferror(file))
+		err = -EIO;
+	if (fclose(file) && !err)
+		err = -EIO;
 	if (!err && rename(path, outcomes->path))
 		err = -errno;
-	if (err) {
-		close(fd);
+	if (err)
 		unlink(path);
-		return err;
-	}
-	if (outcomes->fd >= 0)
-		close(outcomes->fd);
-	outcomes->fd = fd;
-	outcomes->lines = outcomes->count;
-	return 0;
+	return err;
 }
 
 static void take_over(struct lien_outcomes *outcomes)
@@ -140,13 +122,9 @@ struct lien_outcomes *lien_outcomes_open(const char *path)
 
 	if (!outcomes)
 		return NULL;
-	outcomes->fd = -1;
 	outcomes->path = path ? strdup(path) : NULL;
-	if (outcomes->path) {
+	if (outcomes->path)
 		take_over(outcomes);
-		if (outcomes->count)
-			rewrite(outcomes);
-	}
 	return outcomes;
 }
 
@@ -154,8 +132,6 @@ void lien_outcomes_close(struct lien_outcomes *outcomes, bool remove)
 {
 	if (!outcomes)
 		return;
-	if (outcomes->fd >= 0)
-		close(outcomes->fd);
 	if (remove && outcomes->path)
 		unlink(outcomes->path);
 	free(outcomes->path);
@@ -169,12 +145,7 @@ int lien_outcomes_note(
 
 	snprintf(outcome.id, sizeof(outcome.id), "%s", id);
 	keep(outcomes, &outcome);
-	if (!outcomes->path)
-		return 0;
-	if (outcomes->fd < 0 || outcomes->lines >= LINES || add_line(outcomes->fd, &outcome))
-		return rewrite(outcomes);
-	outcomes->lines++;
-	return 0;
+	return outcomes->path ? save(outcomes) : 0;
 }
 
 enum lien_part_state lien_outcomes_find(

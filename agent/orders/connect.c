@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Control libraries are found in their processes; links to them are made, heard, and closed. */
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -210,46 +209,16 @@ static bool is_short(const struct lien_tracked *tracked)
 	return asked == LIEN_ASK_WALK || asked == LIEN_ASK_PREPARE;
 }
 
-/* Returns how many there are, and lists as many as there is room for. */
-static unsigned short_orders(
-	struct lien_agent *agent, struct pollfd *fds, uint32_t *pids, unsigned room)
+bool lien_orders_finishing(struct lien_agent *agent)
 {
 	struct lien_process *process;
-	unsigned count = 0;
 
-	for (process = lien_graph_first(agent->graph); process && count < room;
-		process = lien_graph_next(process)) {
-		if (!is_short(process->agent))
-			continue;
-		fds[count].fd = ((struct lien_tracked *)process->agent)->link->fd;
-		fds[count].events = POLLIN;
-		pids[count++] = process->pid;
-	}
-	return count;
-}
-
-void lien_orders_finish(struct lien_agent *agent)
-{
-	uint64_t room = lien_graph_stats(agent->graph)->processes, end, now;
-	struct pollfd *fds = calloc(room + 1, sizeof(*fds));
-	uint32_t *pids = calloc(room + 1, sizeof(*pids));
-	struct lien_tracked *tracked;
-	unsigned count, i;
-
-	end = lien_now_ns() + FINISH_NS;
-	agent->finishing = true; /* give no more of them */
-	while (fds && pids && (count = short_orders(agent, fds, pids, room)) &&
-		(now = lien_now_ns()) < end) {
-		if (poll(fds, count, (end - now) / 1000000 + 1) <= 0)
-			continue;
-		for (i = 0; i < count; i++) {
-			tracked = fds[i].revents ? lien_orders_tracked(agent, pids[i]) : NULL;
-			if (tracked && tracked->link) /* any may have ended meanwhile */
-				orders_ready(&tracked->orders, EPOLLIN);
-		}
-	}
-	free(fds);
-	free(pids);
+	if (!agent->t_finish)
+		agent->t_finish = lien_now_ns() + FINISH_NS;
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		if (is_short(process->agent))
+			return lien_now_ns() < agent->t_finish;
+	return false;
 }
 
 /* --- the control library of a process --------------------------------------------------------- */

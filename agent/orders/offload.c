@@ -46,7 +46,7 @@ static int check_limit(struct lien_agent *agent, const struct lien_plan *plan, u
 }
 
 int lien_orders_check_host(struct lien_agent *agent, const struct lien_plan *plan,
-	const struct lien_offload_how *how, char *error, size_t size)
+	const struct lien_how *how, char *error, size_t size)
 {
 	uint64_t bounce = how->flags & LIEN_WIRE_VERIFY ? LIEN_WIRE_ARENA_BOUNCE : 0, need = 0;
 	struct lien_host_need *needs = calloc(plan->processes_count + 1, sizeof(*needs));
@@ -141,8 +141,8 @@ static void no_context(void *context, uint32_t pid, bool none)
 		process->no_context = none;
 	if (!none)
 		return;
-	agent->request.no_context = true;
-	agent->request.events = UINT64_MAX; /* the graph has changed since the plan */
+	agent->transfer->no_context = true;
+	agent->transfer->events = UINT64_MAX; /* the graph has changed since the plan */
 }
 
 /* The job is at rest: is the plan still the same? */
@@ -150,17 +150,17 @@ static int replan(void *context, const struct lien_plan **out, struct lien_blame
 	size_t size)
 {
 	struct lien_agent *agent = context;
-	struct lien_offload_request *request = &agent->request;
+	struct lien_transfer *transfer = agent->transfer;
 	struct lien_plan plan;
 	int err;
 
-	if (lien_graph_stats(agent->graph)->events == request->events)
+	if (lien_graph_stats(agent->graph)->events == transfer->events)
 		return 0;
-	if (!request->t_rest)
-		request->t_rest = lien_now_ns();
-	if (lien_open_files_ask(agent, request->t_rest))
+	if (!transfer->t_rest)
+		transfer->t_rest = lien_now_ns();
+	if (lien_open_files_ask(agent, transfer->t_rest))
 		return -EINPROGRESS;
-	err = lien_orders_plan(agent, &request->selection, &plan, why, size);
+	err = lien_orders_plan(agent, &transfer->selection, &plan, why, size);
 	*blame = agent->blame;
 	if (err)
 		return err;
@@ -173,75 +173,28 @@ static int replan(void *context, const struct lien_plan **out, struct lien_blame
 			plan.left_count ? ": " : "", plan.left_count ? plan.left[0].reason : "");
 		return -EAGAIN;
 	}
-	err = lien_orders_check_host(agent, &agent->plan, &request->how, why, size);
+	err = lien_orders_check_host(agent, &agent->plan, &transfer->how, why, size);
 	if (err)
 		blame->cause = LIEN_CAUSE_HOST_MEMORY;
-	request->t_rest = 0; /* threads may be let in before the next time */
+	transfer->t_rest = 0; /* threads may be let in before the next time */
 	return err ? err : 1;
 }
 
-/* NULL stays NULL. */
-static const char *copy_text(const char *text, int *err)
+/* Keeps it for the plan at rest. lien_orders_end() frees it. */
+static int keep(struct lien_agent *agent, const struct lien_transfer *transfer)
 {
-	const char *copy = text ? strdup(text) : NULL;
+	struct lien_transfer *kept = malloc(sizeof(*kept));
 
-	if (text && !copy)
-		*err = -ENOMEM;
-	return copy;
-}
-
-/* Copies a list, and sets its count. */
-static void *copy_list(const void *list, unsigned *count, size_t size, int *err)
-{
-	void *copy = calloc(*count + 1, size);
-
-	if (copy && *count)
-		memcpy(copy, list, *count * size);
-	if (!copy) {
-		*err = -ENOMEM;
-		*count = 0;
-	}
-	return copy;
-}
-
-/* Keeps the arguments for the plan at rest. lien_orders_end() frees them, also after -ENOMEM. */
-static int keep_request(struct lien_agent *agent, const struct lien_selection *selection,
-	const struct lien_offload_how *how)
-{
-	struct lien_selection *to = &agent->request.selection;
-	const struct lien_plan *plan = &agent->plan;
-	struct lien_discard *discard;
-	const char **tags;
-	uint32_t *within;
-	int err = 0;
-	unsigned i;
-
-	agent->request = (struct lien_offload_request){.selection = *selection, .how = *how};
-	to->owner = copy_text(selection->owner, &err);
-	to->pids = copy_list(selection->pids, &to->pids_count, sizeof(*to->pids), &err);
-	to->gpus = copy_list(selection->gpus, &to->gpus_count, sizeof(*to->gpus), &err);
-	to->groups = copy_list(selection->groups, &to->groups_count, sizeof(*to->groups), &err);
-	to->tags = tags = copy_list(selection->tags, &to->tags_count, sizeof(*tags), &err);
-	for (i = 0; i < to->tags_count; i++)
-		tags[i] = copy_text(tags[i], &err);
-	discard = copy_list(selection->discard, &to->discard_count, sizeof(*discard), &err);
-	to->discard = discard;
-	for (i = 0; i < to->discard_count; i++) {
-		discard[i].owner = copy_text(discard[i].owner, &err);
-		discard[i].tag = copy_text(discard[i].tag, &err);
-	}
-	to->within = NULL;
-	to->within_count = 0;
-	if (!selection->free)
-		return err;
-	/* When it is planned again, only these take part. */
-	to->within = within = calloc(plan->processes_count + 1, sizeof(*within));
-	if (!within)
+	if (!kept)
 		return -ENOMEM;
-	for (i = 0; i < plan->processes_count; i++)
-		within[i] = plan->processes[i].pid;
-	to->within_count = plan->processes_count;
-	return err;
+	*kept = *transfer;
+	json_incref(kept->request);
+	lien_transfer_point(kept);
+	/* When it is planned again, only these take part. */
+	if (kept->selection.free)
+		kept->selection.within = &agent->plan;
+	agent->transfer = kept;
+	return 0;
 }
 
 /* A process has one gate for all of it that is away: it cannot both trust its threads and hold
@@ -270,19 +223,20 @@ static int check_promise(
 	return 0;
 }
 
-int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
-	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size)
+int lien_orders_offload(struct lien_agent *agent, const struct lien_transfer *transfer,
+	bool *nothing, char *error, size_t error_size)
 {
+	const struct lien_selection *selection = &transfer->selection;
+	const struct lien_how *how = &transfer->how;
 	struct lien_transaction_ops ops = lien_orders_ops(agent);
 	int err = lien_orders_ready(agent, error, error_size);
-	uint64_t events;
+	const uint64_t events = lien_graph_stats(agent->graph)->events;
 	bool all;
 
 	if (err)
 		return err;
 	ops.no_context = no_context;
 	ops.replan = replan;
-	events = lien_graph_stats(agent->graph)->events;
 	err = lien_orders_plan(agent, selection, &agent->plan, error, error_size);
 	if (err)
 		return err;
@@ -300,22 +254,22 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 		lien_plan_clear(&agent->plan);
 		return err;
 	}
-	err = keep_request(agent, selection, how);
+	err = keep(agent, transfer);
 	/* Calls of other libraries than NCCL go on only if they cannot use what is moved. */
 	all = !selection->owner || strcmp(selection->owner, "nccl") || selection->discard_count ||
 	      agent->plan.inferred || agent->plan.handed_out;
-	agent->request.selection.certain = !all;
-	if (!err)
+	if (!err) {
+		agent->transfer->events = events;
+		agent->transfer->selection.certain = !all;
 		err = lien_transaction_offload(&agent->transaction, &agent->plan, agent->token_base,
 			how->flags | (all ? LIEN_WIRE_ALL : 0), how->timeout_ms, &ops);
+	}
 	if (err) {
 		agent->blame.cause = lien_cause_of(err);
 		snprintf(error, error_size, "%s", strerror(-err));
 		lien_orders_end(agent);
 		return err;
 	}
-	agent->request.events = events;
-	agent->request.t_rest = 0;
 	lien_turn_part(agent, "offload", "start");
 	lien_gate_set(agent, all);
 	agent->t_transaction = lien_now_ns();

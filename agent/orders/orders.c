@@ -88,7 +88,8 @@ static void on_progress(void *context, enum lien_phase phase, unsigned done, uns
 	struct lien_agent *agent = context;
 
 	if (!agent->elsewhere) /* its coordinator wants to know how far it may go, and no more */
-		lien_server_progress(agent, phase, done, of);
+		lien_server_tell(agent, json_pack("{s:s, s:i, s:i}", "phase",
+						lien_phase_name(phase), "done", done, "of", of));
 }
 
 /* Memory released on request is not pinned again before the next offload. */
@@ -251,7 +252,7 @@ static void on_done(void *context, struct lien_transaction *transaction)
 	}
 	if (!result->error && kind == LIEN_TRANSACTION_OFFLOAD) {
 		note_shortfalls(agent, result);
-		lien_gate_set_on_use(agent, agent->request.how.on_use);
+		lien_gate_set_on_use(agent, agent->transfer->how.on_use);
 		lien_by_comm_moved(agent);
 	}
 	for (i = 0; i < result->processes_count; i++) {
@@ -471,26 +472,6 @@ int lien_orders_ready(struct lien_agent *agent, char *error, size_t size)
 	return -EBUSY;
 }
 
-static void request_clear(struct lien_offload_request *request)
-{
-	unsigned i;
-
-	for (i = 0; i < request->selection.discard_count; i++) {
-		free((char *)request->selection.discard[i].owner);
-		free((char *)request->selection.discard[i].tag);
-	}
-	for (i = 0; i < request->selection.tags_count; i++)
-		free((char *)request->selection.tags[i]);
-	free((void *)request->selection.tags);
-	free((void *)request->selection.discard);
-	free((void *)request->selection.pids);
-	free((void *)request->selection.gpus);
-	free((void *)request->selection.within);
-	free((void *)request->selection.groups);
-	free((char *)request->selection.owner);
-	memset(request, 0, sizeof(*request));
-}
-
 void lien_orders_end(struct lien_agent *agent)
 {
 	lien_turn_part(agent, "transaction", "end");
@@ -502,7 +483,10 @@ void lien_orders_end(struct lien_agent *agent)
 	agent->adopting = false;
 	lien_transaction_free(agent->transaction);
 	lien_plan_clear(&agent->plan);
-	request_clear(&agent->request);
+	if (agent->transfer)
+		json_decref(agent->transfer->request);
+	free(agent->transfer);
+	agent->transfer = NULL;
 	lien_elsewhere_end(agent);
 	agent->transaction = NULL;
 	agent->transaction_ended = agent->transaction_own = false;

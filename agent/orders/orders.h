@@ -3,22 +3,23 @@
 #define LIEN_ORDERS_H
 
 #include "agent/core/agent.h"
+#include "agent/core/transfer.h"
 #include "agent/link/link.h"
 
 /* Carries out transactions over the links to the control libraries. 0, or -errno with one line in
- * error and the cause in agent->blame. `flags` as for lien_transaction_offload(). */
-int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
-	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size);
+ * error and the cause in agent->blame. The offload keeps a copy of the transfer. */
+int lien_orders_offload(struct lien_agent *agent, const struct lien_transfer *transfer,
+	bool *nothing, char *error, size_t error_size);
 /* Plans an offload without doing it; fills in `selection->open`. */
 int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size);
 /* Returns 0 if host memory and its limits allow what is planned, or -ENOMEM: checked before
  * anything is touched, because the arena grows in the middle of the offload. */
 int lien_orders_check_host(struct lien_agent *agent, const struct lien_plan *plan,
-	const struct lien_offload_how *how, char *error, size_t size);
+	const struct lien_how *how, char *error, size_t size);
 /* Uses only the selection's pids, groups, tags and viewer. */
 int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *selection,
-	const struct lien_restore_how *how, bool *nothing, char *error, size_t error_size);
+	const struct lien_how *how, bool *nothing, char *error, size_t error_size);
 /* Releases the unused part of the host arenas of these processes (none: of all that the viewer
  * sees). */
 int lien_orders_release(struct lien_agent *agent, const struct lien_selection *selection,
@@ -50,8 +51,8 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 void lien_orders_tick(struct lien_agent *agent);
 /* Has something happened to a process of the transaction that it has not reacted to? */
 bool lien_orders_must_react(const struct lien_agent *agent);
-/* At the agent's end: waits briefly for the short orders under way. */
-void lien_orders_finish(struct lien_agent *agent);
+/* At the agent's end: are short orders under way that it should wait for? No more are given. */
+bool lien_orders_finishing(struct lien_agent *agent);
 
 /* The control library of a process (connect.c). */
 /* Looks for the control library in the process's mappings, and links to it. */
@@ -63,8 +64,9 @@ void lien_presence_passes_on(struct lien_agent *agent, struct lien_process *proc
 /* Host memory for the first offload of a process, pinned in advance (prepare.c). */
 /* Returns the size of all processes' host arenas, with what is being added to them. */
 uint64_t lien_prepare_held(struct lien_agent *agent);
-/* Returns the bytes of host memory that an offload of all that the process has would take. */
-uint64_t lien_prepare_wanted(const struct lien_process *process);
+/* Returns the bytes of host memory that an offload of all that the process has would take; *device:
+ * the device that has most of them. */
+uint64_t lien_prepare_wanted(const struct lien_process *process, int *device);
 /* Is nothing pinned in advance there, because it would count towards a memory cgroup with a limit?
  */
 bool lien_prepare_excluded(const struct lien_agent *agent, const struct lien_process *process);

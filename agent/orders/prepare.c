@@ -30,8 +30,7 @@ uint64_t lien_prepare_held(struct lien_agent *agent)
 	return held;
 }
 
-/* Returns the bytes that an offload would save, and the device that has most of them. */
-static uint64_t wanted(const struct lien_process *process, int *device)
+uint64_t lien_prepare_wanted(const struct lien_process *process, int *device)
 {
 	uint64_t on[LIEN_WIRE_DEVICES] = {0}, bytes = 0;
 	const struct lien_allocation *allocation;
@@ -56,18 +55,11 @@ static bool possible(struct lien_agent *agent, const struct lien_process *proces
 {
 	const struct lien_tracked *tracked = process->agent;
 
-	return agent->prepare_percent && !agent->transaction && !agent->finishing && tracked &&
+	return agent->prepare_percent && !agent->transaction && !agent->t_finish && tracked &&
 	       tracked->link && !tracked->walk && !lien_orders_asked(tracked) &&
 	       !lien_orders_waiting(tracked) && !tracked->arena_released && process->cuda &&
 	       process->presence == LIEN_CONTROL_READY && !lien_plan_unreachable(process) &&
 	       RB_EMPTY(&process->captures);
-}
-
-uint64_t lien_prepare_wanted(const struct lien_process *process)
-{
-	int device;
-
-	return wanted(process, &device);
 }
 
 bool lien_prepare_excluded(const struct lien_agent *agent, const struct lien_process *process)
@@ -114,7 +106,7 @@ static void proceed(struct lien_agent *agent, struct lien_process *process)
 	if (!possible(agent, process) || now < tracked->t_prepare ||
 		tracked->prepared_at == events + 1)
 		return;
-	bytes = wanted(process, &device);
+	bytes = lien_prepare_wanted(process, &device);
 	if (bytes != tracked->prepare_bytes) {
 		tracked->prepare_bytes = bytes;
 		tracked->t_prepare = now + CALM_NS;

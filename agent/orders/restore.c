@@ -47,25 +47,6 @@ static unsigned narrow(struct lien_agent *agent, const struct lien_selection *se
 	return kept;
 }
 
-static int check_pids(struct lien_agent *agent, const struct lien_selection *selection, char *error,
-	size_t error_size)
-{
-	const struct lien_process *process;
-	unsigned i;
-
-	for (i = 0; i < selection->pids_count; i++) {
-		process = lien_graph_process(agent->graph, selection->pids[i]);
-		if (!process || !lien_viewer_sees(&selection->viewer, process)) {
-			lien_known_processes(agent->graph, &selection->viewer, NULL,
-				selection->pids[i], error, error_size);
-			agent->blame =
-				(struct lien_blame){LIEN_CAUSE_INVALID, selection->pids[i], 0};
-			return -ESRCH;
-		}
-	}
-	return 0;
-}
-
 /* May one of these have something of an earlier agent's, and share it? Only it knows with whom. */
 static bool may_share_any(
 	struct lien_agent *agent, uint32_t pid, const uint32_t *stopped, unsigned count)
@@ -142,6 +123,7 @@ static int check_tags(struct lien_agent *agent, const struct lien_selection *sel
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		if (process->held_items)
 			return 0;
+	agent->blame.cause = LIEN_CAUSE_INVALID;
 	lien_known_tags(agent->graph, &selection->viewer, selection->tags[0], error, error_size);
 	return -ESRCH;
 }
@@ -163,7 +145,7 @@ static int choose(struct lien_transaction *transaction, const struct lien_select
 }
 
 int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *selection,
-	const struct lien_restore_how *how, bool *nothing, char *error, size_t error_size)
+	const struct lien_how *how, bool *nothing, char *error, size_t error_size)
 {
 	struct lien_transaction_ops ops = lien_orders_ops(agent);
 	const unsigned room = lien_graph_stats(agent->graph)->processes + 1;
@@ -175,7 +157,7 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 
 	if (err)
 		return err;
-	err = check_pids(agent, selection, error, error_size);
+	err = lien_plan_check_pids(agent->graph, selection, &agent->blame, error, error_size);
 	if (!err)
 		err = check_tags(agent, selection, error, error_size);
 	if (err)
@@ -231,7 +213,8 @@ int lien_orders_release(struct lien_agent *agent, const struct lien_selection *s
 	int err = lien_orders_ready(agent, error, error_size);
 
 	if (!err)
-		err = check_pids(agent, selection, error, error_size);
+		err = lien_plan_check_pids(
+			agent->graph, selection, &agent->blame, error, error_size);
 	if (err)
 		return err;
 	chosen = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(*chosen));

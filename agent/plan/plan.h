@@ -22,6 +22,8 @@ struct lien_discard {
 	const char *tag;
 };
 
+struct lien_plan;
+
 struct lien_selection {
 	const char *owner;    /* library name as views show it; NULL: any */
 	bool certain;	      /* only what that library alone works on: not what merely seems to be
@@ -54,9 +56,8 @@ struct lien_selection {
 	 * part, or is not selected, then stays; without this it would be a refusal.
 	 */
 	uint64_t free;
-	const uint32_t *within; /* with `free`: sorted; no others take part; NULL: any may */
-	unsigned within_count;
-	const struct lien_node *node; /* for the numbers of GPUs; NULL: none is known */
+	const struct lien_plan *within; /* with `free`: only its processes take part; NULL: any */
+	const struct lien_node *node;	/* for the numbers of GPUs; NULL: none is known */
 	/* Exports that are open files of some process, or on their way (pid 0): they keep the
 	 * memory on the device, and a later import of one would find the old memory. */
 	const struct lien_probe_open_file *open;
@@ -146,25 +147,13 @@ enum lien_on_use {
 	LIEN_ON_USE_IGNORE,  /* the client has promised that there is none: threads run on */
 };
 
-struct lien_offload_how {
+struct lien_how {
+	unsigned timeout_ms;
+	/* of an offload: */
 	uint32_t flags;	     /* as for lien_transaction_offload() */
 	uint64_t host_limit; /* bytes of the participants' host arenas together; 0: no limit */
-	unsigned timeout_ms;
 	enum lien_on_use on_use;
-};
-
-struct lien_restore_how {
-	unsigned timeout_ms;
-	bool lazy; /* as for lien_transaction_divide() */
-};
-
-/* The arguments of an offload, kept until it ends: it is planned again when the job is at rest. */
-struct lien_offload_request {
-	struct lien_selection selection; /* the request owns what it points to */
-	struct lien_offload_how how;
-	uint64_t events; /* events that the graph had when it was planned */
-	uint64_t t_rest; /* since when all are at rest, if it has to be planned again; 0: not yet */
-	bool no_context; /* a process turned out to have no context in which lien could copy */
+	bool lazy; /* of a restore: as for lien_transaction_divide() */
 };
 
 /*
@@ -175,6 +164,10 @@ struct lien_offload_request {
 int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size);
 void lien_plan_clear(struct lien_plan *plan);
+/* Are the selected pids those of processes that the viewer sees? 0; -ESRCH with the reason in
+ * `error`, and a blame. */
+int lien_plan_check_pids(struct lien_graph *graph, const struct lien_selection *selection,
+	struct lien_blame *blame, char *error, size_t size);
 /* Returns a process's part; NULL: it has none. */
 const struct lien_plan_process *lien_plan_part(const struct lien_plan *plan, uint32_t pid);
 

@@ -293,12 +293,11 @@ static int check_tags(struct lien_graph *graph, const struct lien_selection *sel
 	return err;
 }
 
-int lien_choice_check(struct lien_graph *graph, const struct lien_selection *selection,
+int lien_plan_check_pids(struct lien_graph *graph, const struct lien_selection *selection,
 	struct lien_blame *blame, char *error, size_t size)
 {
 	const struct lien_process *process;
 	unsigned i;
-	int err;
 
 	for (i = 0; i < selection->pids_count; i++) {
 		process = lien_graph_process(graph, selection->pids[i]);
@@ -309,7 +308,16 @@ int lien_choice_check(struct lien_graph *graph, const struct lien_selection *sel
 			graph, &selection->viewer, NULL, selection->pids[i], error, size);
 		return -ESRCH;
 	}
-	err = check_tags(graph, selection, blame, error, size);
+	return 0;
+}
+
+int lien_choice_check(struct lien_graph *graph, const struct lien_selection *selection,
+	struct lien_blame *blame, char *error, size_t size)
+{
+	int err = lien_plan_check_pids(graph, selection, blame, error, size);
+
+	if (!err)
+		err = check_tags(graph, selection, blame, error, size);
 	return err ? err : check_owners(graph, selection, blame, error, size);
 }
 

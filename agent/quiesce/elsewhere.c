@@ -28,7 +28,6 @@ void lien_elsewhere_end(struct lien_agent *agent)
 		return;
 	lien_node_others_clear(&elsewhere->others);
 	json_decref(elsewhere->report);
-	json_decref(elsewhere->sent);
 	free(elsewhere);
 	agent->elsewhere = NULL;
 }
@@ -46,20 +45,17 @@ json_t *lien_elsewhere_status(const struct lien_node_status *status)
 static void tell(struct lien_agent *agent)
 {
 	struct lien_elsewhere *elsewhere = agent->elsewhere;
-	const bool report = elsewhere->report != elsewhere->sent;
 	json_t *status;
 
-	if (elsewhere->any_said && !report &&
+	if (!elsewhere->report_due &&
 		!memcmp(&elsewhere->said, &elsewhere->part.status, sizeof(elsewhere->said)))
 		return;
 	status = lien_elsewhere_status(&elsewhere->part.status);
-	if (report && status) {
-		json_decref(elsewhere->sent);
-		elsewhere->sent = json_incref(elsewhere->report);
+	if (elsewhere->report_due && status) {
 		json_object_set(status, "report", elsewhere->report);
+		elsewhere->report_due = false;
 	}
 	elsewhere->said = elsewhere->part.status;
-	elsewhere->any_said = true;
 	lien_server_tell(agent, json_pack("{s:o}", "node", status));
 }
 
@@ -99,6 +95,7 @@ void lien_elsewhere_looked(struct lien_agent *agent, bool reached, json_t *repor
 			lien_part_changed(&elsewhere->part);
 		json_decref(elsewhere->report);
 		elsewhere->report = report;
+		elsewhere->report_due = true;
 	}
 	tell(agent);
 }

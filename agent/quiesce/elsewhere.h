@@ -19,9 +19,9 @@ struct lien_elsewhere {
 	struct lien_part part;
 	bool compared;			/* this has come from the coordinator: */
 	struct lien_node_others others; /* sorted */
-	json_t *report, *sent;		/* the last, and the last that was sent; NULL: none */
-	struct lien_node_status said;
-	bool any_said;
+	json_t *report;			/* the last; NULL: none */
+	bool report_due;		/* it has not been sent */
+	struct lien_node_status said;	/* version 0: nothing yet */
 };
 
 /* Call this before the transaction starts; lease_ms: as in docs/protocol.md. -ENOMEM. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agent/core/transfer.h"
 #include "agent/link/link.h"
 #include "agent/server/server.h"
 #include "loader/probes/calls.h"
@@ -264,7 +265,7 @@ void lien_gate_stays(struct lien_agent *agent, uint32_t pid)
 void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use)
 {
 	const bool named =
-		agent->request.selection.groups_count || agent->request.selection.tags_count;
+		agent->transfer->selection.groups_count || agent->transfer->selection.tags_count;
 	struct lien_probe_shut range;
 	struct lien_tracked *tracked;
 	struct lien_process *process;
@@ -506,7 +507,7 @@ bool lien_gate_others_wait(struct lien_agent *agent)
 
 void lien_gate_serve(struct lien_agent *agent)
 {
-	struct lien_restore_how how = {.timeout_ms = RESTORE_MS};
+	struct lien_how how = {.timeout_ms = RESTORE_MS};
 	struct lien_selection selection = {0};
 	struct use first = {.agent = agent};
 	struct lien_process *process;

@@ -12,15 +12,25 @@
 
 #include "agent/core/log.h"
 
-/* Makes the socket's directories, unless they exist. */
+/* Makes the socket's directories, unless they exist. Checks the links among them, which realpath()
+ * hides. */
 static int make_parents(const char *path)
 {
-	char parent[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;
+	char part[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;
+	struct stat st;
 
-	strcpy(parent, path);
-	for (slash = strchr(parent + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+	strcpy(part, path);
+	for (slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
 		*slash = '\0';
-		if (mkdir(parent, 0755) && errno != EEXIST)
+		if (!lstat(part, &st) && S_ISLNK(st.st_mode) && st.st_uid &&
+			st.st_uid != geteuid()) {
+			lien_log(3,
+				"%s on the way to %s is a symbolic link of user %u: give another "
+				"--socket",
+				part, path, st.st_uid);
+			return -EPERM;
+		}
+		if (mkdir(part, 0755) && errno != EEXIST)
 			return -errno;
 		*slash = '/';
 	}
@@ -59,28 +69,6 @@ static int check_parents(const char *path)
 			return 0;
 		slash[slash == real] = '\0';
 	}
-}
-
-/* Checks the links on the way to the directory: realpath() hides only these. */
-static int check_links(const char *path)
-{
-	char part[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;
-	struct stat st;
-
-	strcpy(part, path);
-	for (slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-		*slash = '\0';
-		if (!lstat(part, &st) && S_ISLNK(st.st_mode) && st.st_uid &&
-			st.st_uid != geteuid()) {
-			lien_log(3,
-				"%s on the way to %s is a symbolic link of user %u: give another "
-				"--socket",
-				part, path, st.st_uid);
-			return -EPERM;
-		}
-		*slash = '/';
-	}
-	return 0;
 }
 
 static int bind_to(int fd, const struct sockaddr_un *address)
@@ -129,9 +117,6 @@ int lien_address_listen(const char *path, int *out)
 		return -ENAMETOOLONG;
 	}
 	strcpy(address.sun_path, path);
-	err = check_links(path);
-	if (err)
-		return err;
 	err = make_parents(path);
 	if (!err)
 		err = check_parents(path);

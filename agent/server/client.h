@@ -19,6 +19,15 @@ struct lien_client_job {
 	void (*drop)(struct lien_client_job *job);
 };
 
+/* What a client waits for before its next request is handled. */
+enum lien_wait {
+	LIEN_WAIT_NOTHING,
+	LIEN_WAIT_TRANSACTION, /* the end of the transaction, which is its answer */
+	LIEN_WAIT_JOB,	       /* lien_client.job */
+	LIEN_WAIT_TURN,	       /* no transaction is under way */
+	LIEN_WAIT_QUIET,       /* no probes are being removed, or open files have been read */
+};
+
 struct lien_client {
 	LIST_ENTRY(lien_client) next;
 	struct lien_source source;
@@ -35,27 +44,23 @@ struct lien_client {
 	size_t out_sent;   /* of out_length: the rest follows */
 	int passed;	   /* a descriptor that goes with the next byte; -1: none */
 	uint64_t mark;	   /* of its next request, once that has its turn (lien_server_mark()) */
-	json_t *postponed; /* a request that is handled later; NULL: none */
-	/* handle that when no probes are being removed, or when open files have been read, instead
-	 * of after the transaction */
-	bool until_quiet;
-	/* when the request was handled first, or after a transaction, or had attached */
+	json_t *postponed; /* a request that is handled again after the wait; NULL: none */
+	enum lien_wait waits;
+	struct lien_client_job *job; /* NULL: none */
+	/* when the request was handled first, or last after another wait than LIEN_WAIT_QUIET */
 	uint64_t t_asked;
-	bool attached;		     /* the request has attached to processes */
-	bool waiting;		     /* for the transaction; its later requests wait too */
-	struct lien_client_job *job; /* or for this job, if not NULL */
-	bool may_cancel;	     /* the request that waits can be cancelled */
-	bool cancelled;		     /* it is not to be carried out */
-	bool recording;		     /* gets every event, binary */
-	bool ended;		     /* asks no more; close it when it has its answer */
-	bool broken;		     /* close it */
+	bool attached;	 /* the request has attached to processes since */
+	bool may_cancel; /* the request that waits can be cancelled */
+	bool cancelled;	 /* it is not to be carried out */
+	bool recording;	 /* gets every event, binary */
+	bool ended;	 /* asks no more; close it when it has its answer */
+	bool broken;	 /* close it */
 };
 
 /* The client has its answer: its next request may be handled. */
 void lien_client_go_on(struct lien_client *client);
-/* Postpones a request until the current transaction has ended, or until no probes are being removed
- * and open files have been read. */
-void lien_client_postpone(struct lien_client *client, json_t *request, bool until_quiet);
+/* The request is handled again after the wait. */
+void lien_client_postpone(struct lien_client *client, json_t *request, enum lien_wait waits);
 /*
  * Adds to the number of its user's answers that copies of the agent are making; returns that
  * number.
@@ -72,8 +77,10 @@ void lien_reply_result(struct lien_client *client, json_t *result);
 void lien_reply_pass(struct lien_client *client, int fd);
 void lien_reply_error(struct lien_client *client, const char *error);
 void lien_reply_failure(struct lien_client *client, const char *error, struct lien_blame blame);
-/* The request itself is wrong: a member that makes no sense, or a name that nothing has. */
-void lien_reply_invalid(struct lien_client *client, const char *error);
+/* The request itself is wrong: a member that makes no sense, or a name that nothing has. Returns
+ * false. */
+bool lien_reply_invalid(struct lien_client *client, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
 /* An error that may be gone a little later. */
 void lien_reply_busy(struct lien_client *client, const char *error, struct lien_blame blame);
 

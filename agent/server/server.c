@@ -2,6 +2,7 @@
 /* The agent's socket: lines in, lines out (docs/protocol.md). */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 
 #include <lien/pass_fds.h>
 
+#include "agent/graph/named.h"
 #include "agent/server/address.h"
 #include "agent/server/server.h"
 
@@ -43,7 +45,8 @@ struct lien_server {
 	LIST_HEAD(, lien_client) clients;
 	LIST_HEAD(, lien_user) users;
 	TAILQ_HEAD(, lien_user) turns;
-	unsigned count, recorders, postponed[2]; /* indexed by lien_client.until_quiet */
+	unsigned count, recorders;
+	bool quiet; /* a client may be in LIEN_WAIT_QUIET */
 };
 
 /* --- turns ------------------------------------------------------------------------------------ */
@@ -75,7 +78,7 @@ static void user_put(struct lien_user *user)
 /* Can its next line be handled? */
 static bool is_ready(const struct lien_client *client)
 {
-	return (client->postponed || client->line_end) && !client->waiting && !client->recording &&
+	return (client->postponed || client->line_end) && !client->waits && !client->recording &&
 	       !client->broken;
 }
 
@@ -137,7 +140,6 @@ static void client_close(struct lien_client *client)
 	LIST_REMOVE(client, next);
 	client->agent->server->count--;
 	client->agent->server->recorders -= client->recording;
-	client->agent->server->postponed[client->until_quiet] -= !!client->postponed;
 	json_decref(client->postponed);
 	client->user->waiting_bytes -= client->out_room;
 	client->user->clients--;
@@ -276,9 +278,16 @@ void lien_reply_error(struct lien_client *client, const char *error)
 	lien_reply_failure(client, error, (struct lien_blame){LIEN_CAUSE_FAILED, 0, 0});
 }
 
-void lien_reply_invalid(struct lien_client *client, const char *error)
+bool lien_reply_invalid(struct lien_client *client, const char *format, ...)
 {
+	char error[LIEN_KNOWN_SIZE];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(error, sizeof(error), format, args);
+	va_end(args);
 	lien_reply_failure(client, error, (struct lien_blame){LIEN_CAUSE_INVALID, 0, 0});
+	return false;
 }
 
 void lien_reply_busy(struct lien_client *client, const char *error, struct lien_blame blame)
@@ -340,7 +349,7 @@ static bool find_line(struct lien_client *client)
 		client->line_end = end - from + 1;
 	if (client->line_end || left < LINE_MAX_BYTES)
 		return true;
-	if (client->waiting)
+	if (client->waits)
 		return false;
 	lien_reply_error(client, "a request is longer than 1 MiB");
 	client_flush(client);
@@ -350,23 +359,26 @@ static bool find_line(struct lien_client *client)
 /* The client asks no more, and has its answers. */
 static bool is_over(const struct lien_client *client)
 {
-	return client->ended && !client->waiting && !client->postponed && !client->line_end &&
+	return client->ended && !client->waits && !client->postponed && !client->line_end &&
 	       !client->out_length;
 }
 
 void lien_client_go_on(struct lien_client *client)
 {
-	client->waiting = false;
+	client->waits = LIEN_WAIT_NOTHING;
 	queue_join(client);
 	client_watch(client);
 }
 
-void lien_client_postpone(struct lien_client *client, json_t *request, bool until_quiet)
+void lien_client_postpone(struct lien_client *client, json_t *request, enum lien_wait waits)
 {
-	client->until_quiet = until_quiet;
-	client->agent->server->postponed[until_quiet]++;
 	client->postponed = json_incref(request);
-	client->waiting = true;
+	client->waits = waits;
+	client->attached = waits == LIEN_WAIT_JOB || (waits == LIEN_WAIT_QUIET && client->attached);
+	if (waits == LIEN_WAIT_QUIET)
+		client->agent->server->quiet = true;
+	else
+		client->t_asked = 0;
 }
 
 void lien_client_record(struct lien_client *client)
@@ -387,13 +399,11 @@ bool lien_server_has_requests(const struct lien_agent *agent)
 static bool next_request(struct lien_client *client, json_t **request)
 {
 	*request = client->postponed;
-	if (!*request || !client->until_quiet)
+	client->postponed = NULL;
+	if (!*request || !client->t_asked)
 		client->t_asked = lien_now_ns();
-	if (*request) {
-		client->postponed = NULL;
-		client->agent->server->postponed[client->until_quiet]--;
+	if (*request)
 		return true;
-	}
 	client->cancelled = client->may_cancel = client->attached = false;
 	*request = json_loadb(
 		client->in + client->in_at, client->line_end - 1, JSON_REJECT_DUPLICATES, NULL);
@@ -475,8 +485,7 @@ static void make_room(struct lien_server *server)
 
 	LIST_FOREACH (client, &server->clients, next)
 		if (client->viewer.one_user && !client->queued && !client->postponed &&
-			!client->waiting && !client->job && !client->recording &&
-			!client->out_length &&
+			!client->waits && !client->recording && !client->out_length &&
 			(!most || client->user->clients >= most->user->clients))
 			most = client;
 	if (most)
@@ -605,18 +614,13 @@ void lien_server_event(struct lien_agent *agent, const struct lien_event *event)
 			lien_reply_write(client, event, event->size);
 }
 
-static bool waits_for_transaction(const struct lien_client *client)
-{
-	return client->waiting && !client->postponed && !client->job;
-}
-
 unsigned lien_server_waiting(const struct lien_agent *agent)
 {
 	const struct lien_client *client;
 	unsigned count = 0;
 
 	LIST_FOREACH (client, &agent->server->clients, next)
-		count += waits_for_transaction(client);
+		count += client->waits == LIEN_WAIT_TRANSACTION;
 	return count;
 }
 
@@ -625,16 +629,9 @@ void lien_server_tell(struct lien_agent *agent, json_t *progress)
 	struct lien_client *client;
 
 	LIST_FOREACH (client, &agent->server->clients, next)
-		if (progress && waits_for_transaction(client))
+		if (progress && client->waits == LIEN_WAIT_TRANSACTION)
 			lien_reply_send(client, json_pack("{s:O}", "progress", progress));
 	json_decref(progress);
-}
-
-void lien_server_progress(
-	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of)
-{
-	lien_server_tell(agent, json_pack("{s:s, s:i, s:i}", "phase", lien_phase_name(phase),
-					"done", done, "of", of));
 }
 
 bool lien_server_cancel(struct lien_client *by)
@@ -643,8 +640,8 @@ bool lien_server_cancel(struct lien_client *by)
 	bool any = false;
 
 	LIST_FOREACH (client, &by->agent->server->clients, next)
-		if (client->user == by->user && client->waiting && client->may_cancel &&
-			(client->postponed || client->job))
+		if (client->user == by->user && client->may_cancel && client->waits &&
+			client->postponed)
 			any = client->cancelled = true;
 	return any;
 }
@@ -655,31 +652,30 @@ void lien_server_transaction_done(struct lien_agent *agent)
 
 	agent->server->calls->ended(agent);
 	LIST_FOREACH (client, &agent->server->clients, next)
-		if (waits_for_transaction(client)) {
+		if (client->waits == LIEN_WAIT_TRANSACTION) {
 			agent->server->calls->done(client);
 			lien_client_go_on(client);
 		}
 }
 
-static void resume(struct lien_agent *agent, bool until_quiet)
+static void resume(struct lien_agent *agent, enum lien_wait waits)
 {
 	struct lien_client *client;
 
-	if (!agent->server->postponed[until_quiet])
-		return;
 	LIST_FOREACH (client, &agent->server->clients, next)
-		if (client->postponed && client->until_quiet == until_quiet)
+		if (client->waits == waits)
 			lien_client_go_on(client);
 }
 
 void lien_server_resume(struct lien_agent *agent)
 {
-	resume(agent, false);
+	resume(agent, LIEN_WAIT_TURN);
 }
 
 void lien_server_resume_quiet(struct lien_agent *agent)
 {
-	resume(agent, true);
+	agent->server->quiet = false;
+	resume(agent, LIEN_WAIT_QUIET);
 }
 
 bool lien_server_others_wait(const struct lien_agent *agent,
@@ -688,7 +684,7 @@ bool lien_server_others_wait(const struct lien_agent *agent,
 	const struct lien_client *client;
 
 	LIST_FOREACH (client, &agent->server->clients, next)
-		if (client->postponed && !client->until_quiet &&
+		if (client->waits == LIEN_WAIT_TURN &&
 			!lien_viewer_same(&client->viewer, &agent->transaction_of) &&
 			!but_not(agent, &client->viewer))
 			return true;
@@ -697,14 +693,14 @@ bool lien_server_others_wait(const struct lien_agent *agent,
 
 bool lien_server_waits_for_quiet(const struct lien_agent *agent)
 {
-	return agent->server->postponed[true];
+	return agent->server->quiet;
 }
 
 void lien_server_tick(struct lien_agent *agent)
 {
 	struct lien_client *client, *next;
 
-	resume(agent, true);
+	lien_server_resume_quiet(agent);
 	LIST_FOREACH_SAFE (client, &agent->server->clients, next, next)
 		if (client->broken)
 			client_close(client);

@@ -22,9 +22,8 @@ void lien_server_close_inherited(struct lien_agent *agent);
 /* Call this before the graph applies the event, which may end its process. If its process's user is
  * not known, only root's clients get it. */
 void lien_server_event(struct lien_agent *agent, const struct lien_event *event);
-void lien_server_progress(
-	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of);
-/* The same, with another body of a progress line, which it takes over. */
+/* Sends the body of a progress line, which it takes over, to clients that wait for the end of the
+ * transaction. */
 void lien_server_tell(struct lien_agent *agent, json_t *progress);
 /* How many clients wait for the end of the transaction? */
 unsigned lien_server_waiting(const struct lien_agent *agent);

@@ -35,10 +35,9 @@ void lien_attach_expect(struct lien_agent *agent, const struct lien_viewer *view
 	(void)agent, (void)viewer, (void)pids, (void)count;
 }
 
-bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count,
-	json_t *request, void (*go_on)(struct lien_client *client, json_t *request))
+bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count)
 {
-	(void)client, (void)pids, (void)count, (void)request, (void)go_on;
+	(void)client, (void)pids, (void)count;
 	return false;
 }
 
