@@ -9,38 +9,33 @@
 #ifndef LIEN_ELF_SYMBOLS_H
 #define LIEN_ELF_SYMBOLS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct lien_elf;
 
-struct lien_elf_lookup {
-	const char *name;
-	uint64_t file_offset; /* out */
-	int result;	      /* out: 0 or -ENOENT */
-};
-
 /* The caller keeps fd, and may close it at once. */
 int lien_elf_open(int fd, struct lien_elf **out);
 void lien_elf_close(struct lien_elf *elf);
 
-/*
- * Finds the places in the file of functions' first instructions, in one pass. Exported symbols win
- * over those of .symtab, global ones over local ones, earlier ones over later ones. A version
- * ("name@@NCCL_2") is not part of a name; "cuMemAlloc_v2" is a name. Functions that are resolved at
- * load time (ifunc) are not found. Returns how many were found, or an error.
- */
-int lien_elf_functions(struct lien_elf *elf, struct lien_elf_lookup *lookups, unsigned count);
+struct lien_elf_export {
+	const char *name; /* without a version; "cuMemAlloc_v2" is a name. Valid during the call */
+	bool function;	  /* otherwise data */
+	bool old; /* a version for old programs, "name@VERSION": others may have the name, too */
+	uint64_t address;
+	/* Of a function's first instruction; UINT64_MAX: it is resolved at load time (ifunc), or it
+	 * is data. */
+	uint64_t file_offset;
+};
 
-/*
- * Calls fn for each exported function, with its name without a version and the place of its first
- * instruction in the file (UINT64_MAX for one that is resolved at load time, ifunc). Stops when fn
- * returns non-zero, and returns that value; or an error.
- */
-int lien_elf_exports(struct lien_elf *elf,
-	int (*fn)(void *context, const char *name, uint64_t file_offset), void *context);
+typedef int lien_elf_export_fn(void *context, const struct lien_elf_export *export);
 
-/* Finds a data symbol's address, relative to the address at which the file's first segment is
+/* Calls fn for each exported function and object. Stops when fn returns non-zero, and returns that
+ * value; or an error. */
+int lien_elf_exports(struct lien_elf *elf, lien_elf_export_fn *fn, void *context);
+
+/* Finds an exported object's address, relative to the address at which the file's first segment is
  * mapped. */
 int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value);
 

@@ -40,21 +40,46 @@ static struct lien_elf *open_image(const struct image *image)
 	return elf;
 }
 
+struct lookup {
+	const char *name;
+	uint64_t offset;
+};
+
+static int look_up(void *context, const struct lien_elf_export *export)
+{
+	struct lookup *lookup = context;
+
+	assert_true(export->function || export->file_offset == UINT64_MAX);
+	if (export->file_offset == UINT64_MAX || export->old || strcmp(export->name, lookup->name))
+		return 0;
+	lookup->offset = export->file_offset;
+	return 1;
+}
+
 static int function_of(struct lien_elf *elf, const char *name, uint64_t *offset)
 {
-	struct lien_elf_lookup lookup = {.name = name};
-	int err = lien_elf_functions(elf, &lookup, 1);
+	struct lookup lookup = {.name = name};
+	int found = lien_elf_exports(elf, look_up, &lookup);
 
-	if (err == 1)
-		*offset = lookup.file_offset;
-	return err < 0 ? err : lookup.result;
+	if (found == 1)
+		*offset = lookup.offset;
+	return found < 0 ? found : found ? 0 : -ENOENT;
+}
+
+static int count_export(void *context, const struct lien_elf_export *export)
+{
+	unsigned *count = context;
+
+	assert_non_null(export->name);
+	++*count;
+	return 0;
 }
 
 /* Every call on whatever this is: no crash, and nothing but the promised errors. */
 static int poke(int fd)
 {
-	struct lien_elf_lookup lookups[] = {{.name = "cuMemMap"}, {.name = "malloc"}};
 	struct lien_elf *elf = NULL;
+	unsigned count = 0;
 	uint64_t value;
 	char id[128];
 	int err;
@@ -64,7 +89,7 @@ static int poke(int fd)
 		assert_true(err == -ENOEXEC || err == -EBADMSG);
 		return err;
 	}
-	err = lien_elf_functions(elf, lookups, 2);
+	err = lien_elf_exports(elf, count_export, &count);
 	lien_elf_object(elf, "stdout", &value);
 	lien_elf_build_id(elf, id, sizeof(id));
 	lien_elf_close(elf);
@@ -86,10 +111,8 @@ static void finds_functions(void **state)
 	assert_int_equal(offset, CODE_OFFSET + 0x20);
 	assert_int_equal(function_of(elf, "both", &offset), 0);
 	assert_int_equal(offset, CODE_OFFSET + 0x30);
-	assert_int_equal(function_of(elf, "hidden", &offset), 0);
-	assert_int_equal(offset, CODE_OFFSET + 0x50);
-	assert_int_equal(function_of(elf, "named", &offset), 0);
-	assert_int_equal(offset, CODE_OFFSET + 0x70);
+	assert_int_equal(function_of(elf, "hidden", &offset), -ENOENT); /* in .symtab alone */
+	assert_int_equal(function_of(elf, "named", &offset), -ENOENT);
 	assert_int_equal(function_of(elf, "cuMemAlloc", &offset), -ENOENT);
 	assert_int_equal(function_of(elf, "missing", &offset), -ENOENT);
 	assert_int_equal(function_of(elf, "ifunc", &offset), -ENOENT);
@@ -98,41 +121,27 @@ static void finds_functions(void **state)
 	lien_elf_close(elf);
 }
 
-static void finds_many_at_once(void **state)
+/* Two versions of one name: which of them is for new programs. An ifunc has no place. */
+static void tells_versions_and_kinds(void **state)
 {
-	struct lien_elf_lookup lookups[] = {{.name = "hidden"}, {.name = "nothing"},
-		{.name = "cuMemMap"}, {.name = "cuMemMap"}, {.name = "ifunc"}};
+	struct lookup lookup = {.name = "cuMemMap"};
 	struct lien_elf *elf;
 	struct image image;
+	unsigned count = 0;
 
 	(void)state;
 	build(&image);
+	image.exported[2].st_name = image.exported[1].st_name;
+	image.exported[3].st_info = ELF64_ST_INFO(STB_GLOBAL, STT_GNU_IFUNC);
+	image.versions[1] = 2 | 0x8000;
+	image.versions[2] = 3;
 	elf = open_image(&image);
-	assert_int_equal(lien_elf_functions(elf, lookups, 5), 3);
-	assert_int_equal(lookups[0].result, 0);
-	assert_int_equal(lookups[0].file_offset, CODE_OFFSET + 0x50);
-	assert_int_equal(lookups[1].result, -ENOENT);
-	assert_int_equal(lookups[2].result, 0);
-	assert_int_equal(lookups[3].result, 0);
-	assert_int_equal(lookups[3].file_offset, CODE_OFFSET + 0x10);
-	assert_int_equal(lookups[4].result, -ENOENT);
-	assert_int_equal(lien_elf_functions(elf, lookups, 0), 0);
-	lien_elf_close(elf);
-}
-
-/* A name that is another's beginning, or sorts around '@', must not hide it. */
-static void orders_versioned_names(void **state)
-{
-	struct lien_elf_lookup lookups[] = {{.name = "named1"}, {.name = "named_v2"},
-		{.name = "name"}, {.name = "named"}, {.name = "namedA"}};
-	struct lien_elf *elf;
-	struct image image;
-
-	(void)state;
-	build(&image);
-	elf = open_image(&image);
-	assert_int_equal(lien_elf_functions(elf, lookups, 5), 1);
-	assert_int_equal(lookups[3].result, 0);
+	assert_int_equal(lien_elf_exports(elf, count_export, &count), 0);
+	assert_int_equal(count, 4); /* not the one that is undefined */
+	assert_int_equal(lien_elf_exports(elf, look_up, &lookup), 1);
+	assert_int_equal(lookup.offset, CODE_OFFSET + 0x20);
+	lookup.name = "both";
+	assert_int_equal(lien_elf_exports(elf, look_up, &lookup), 0);
 	lien_elf_close(elf);
 }
 
@@ -327,8 +336,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(finds_functions),
-		cmocka_unit_test(finds_many_at_once),
-		cmocka_unit_test(orders_versioned_names),
+		cmocka_unit_test(tells_versions_and_kinds),
 		cmocka_unit_test(finds_data),
 		cmocka_unit_test(reads_build_id),
 		cmocka_unit_test(refuses_other_machines),

@@ -254,11 +254,10 @@ static void holders_are_known(void **state)
 	assert_true(lien_function_may_hold(LIEN_LIB_GDRAPI, "gdr_future_pin"));
 }
 
-static int is_decided(void *context, const char *symbol, uint64_t offset)
+static int is_decided(void *context, const struct lien_elf_export *export)
 {
-	(void)offset;
-	if (lien_function_may_hold(LIEN_LIB_NCCL, symbol))
-		fail_msg("nobody has decided of %s in %s", symbol, (const char *)context);
+	if (export->function && lien_function_may_hold(LIEN_LIB_NCCL, export->name))
+		fail_msg("nobody has decided of %s in %s", export->name, (const char *)context);
 	return 0;
 }
 

@@ -42,11 +42,16 @@ struct libraries {
 	char software[PATH_MAX]; /* the software CUDA driver */
 };
 
+static int is_its_function(void *context, const struct lien_elf_export *export)
+{
+	(void)context;
+	return export->function && !strcmp(export->name, SOFTWARE_FUNCTION);
+}
+
 /* No other driver has this function. */
 static bool is_software_driver(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct lien_elf_lookup lookup = {.name = SOFTWARE_FUNCTION};
 	struct lien_elf *elf;
 	bool is;
 
@@ -56,7 +61,7 @@ static bool is_software_driver(const char *path)
 		return false;
 	}
 	close(fd);
-	is = lien_elf_functions(elf, &lookup, 1) == 1;
+	is = lien_elf_exports(elf, is_its_function, NULL) == 1;
 	lien_elf_close(elf);
 	return is;
 }
