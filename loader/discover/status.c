@@ -14,25 +14,31 @@
 
 #define DEPTH_MAX 33 /* nested user namespaces; the kernel allows 32 */
 
+int lien_text_read(const char *path, char *text, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC), err;
+	ssize_t n;
+
+	*text = '\0';
+	if (fd < 0)
+		return -errno;
+	n = read(fd, text, size - 1);
+	err = n < 0 ? -errno : 0;
+	close(fd);
+	n -= n > 0 && text[n - 1] == '\n';
+	text[n < 0 ? 0 : n] = '\0';
+	return err;
+}
+
 int lien_status_read(uint32_t pid, uint32_t tid, char text[LIEN_STATUS_SIZE])
 {
 	char path[48];
-	ssize_t n;
-	int fd;
 
 	if (tid)
 		snprintf(path, sizeof(path), "/proc/%u/task/%u/status", pid, tid);
 	else
 		snprintf(path, sizeof(path), "/proc/%u/status", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	n = read(fd, text, LIEN_STATUS_SIZE - 1);
-	close(fd);
-	if (n < 0)
-		return -errno;
-	text[n] = 0;
-	return 0;
+	return lien_text_read(path, text, LIEN_STATUS_SIZE);
 }
 
 const char *lien_status_field(const char *text, const char *field)

@@ -77,20 +77,16 @@ struct threads {
 
 static void look_at(struct threads *threads, uint32_t pid, pid_t tid)
 {
+	char path[64], text[256];
 	unsigned long long a[4];
-	int choice, fields;
-	char path[64];
 	long number;
-	FILE *file;
+	int choice;
 
 	snprintf(path, sizeof(path), "/proc/%u/task/%d/syscall", pid, tid);
-	file = fopen(path, "re");
-	if (!file)
+	if (lien_text_read(path, text, sizeof(text)) == -ENOENT)
 		return;
-	fields = fscanf(file, "%ld %llx %llx %llx %llx", &number, &a[0], &a[1], &a[2], &a[3]);
-	fclose(file);
 	threads->all++;
-	if (fields != 5)
+	if (sscanf(text, "%ld %llx %llx %llx %llx", &number, &a[0], &a[1], &a[2], &a[3]) != 5)
 		return; /* "running" */
 	/* The process shares its memory with another during these. */
 	threads->vfork |= number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
@@ -200,8 +196,8 @@ static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pi
 static int fail_stop(struct lien_inject *inject, int err)
 {
 	uint32_t pid = inject->pid;
-	FILE *file;
-	int scope = 0;
+	char text[16];
+	int scope;
 
 	if (err == -EBUSY)
 		return lien_inject_fail(inject, err,
@@ -213,11 +209,8 @@ static int fail_stop(struct lien_inject *inject, int err)
 	if (err != -EPERM)
 		return lien_inject_fail(
 			inject, err, "cannot stop a thread of process %u: %s", pid, strerror(-err));
-	file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
-	if (file && fscanf(file, "%d", &scope) != 1)
-		scope = 0;
-	if (file)
-		fclose(file);
+	lien_text_read("/proc/sys/kernel/yama/ptrace_scope", text, sizeof(text));
+	scope = atoi(text);
 	if (scope)
 		return lien_inject_fail(inject, err,
 			"may not trace process %u: kernel.yama.ptrace_scope is %d; run as root, or "

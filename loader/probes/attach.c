@@ -172,13 +172,9 @@ static int begin_links(struct lien_probes *probes, struct lien_attached *attache
 			set->count, .each = each},
 	};
 
-	attached->links = malloc(count * sizeof(*attached->links));
-	if (!attached->links)
-		return -ENOMEM;
-	attached->links_count = count;
-	memset(attached->links, 0xff, count * sizeof(*attached->links));
-	return lien_making_begin(
-		&attached->making, fd, returns ? requests : requests + 1, 1 + returns);
+	return lien_attached_room(attached, count)
+		       ?: lien_making_begin(&attached->making, fd,
+				  returns ? requests : requests + 1, 1 + returns);
 }
 
 /* The pass in which a call is attached. The first pass has no return probes; cuInit comes last. */

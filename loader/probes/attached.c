@@ -11,9 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "loader/discover/status.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/probes_internal.h"
-#include "loader/probes/uprobe_close.h"
+#include "loader/probes/uprobe.h"
 
 struct lien_attached *lien_attached_new(const char *name)
 {
@@ -27,6 +28,16 @@ struct lien_attached *lien_attached_new(const char *name)
 		return attached;
 	free(attached);
 	return NULL;
+}
+
+int lien_attached_room(struct lien_attached *attached, unsigned count)
+{
+	attached->links = malloc(count * sizeof(*attached->links));
+	if (!attached->links)
+		return -ENOMEM;
+	attached->links_count = count;
+	memset(attached->links, 0xff, count * sizeof(*attached->links));
+	return 0;
 }
 
 void lien_attached_close(struct lien_attached *attached)
@@ -95,17 +106,10 @@ const char *lien_probes_method(const struct lien_probes *probes)
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-/* Reads the id of the machine's current boot. */
+/* The id of the machine's current boot; empty: it cannot be read. */
 static void read_boot(char boot[40])
 {
-	FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-
-	boot[0] = '\0';
-	if (file && !fgets(boot, 40, file))
-		boot[0] = '\0';
-	if (file)
-		fclose(file);
-	boot[strcspn(boot, "\n")] = '\0';
+	lien_text_read("/proc/sys/kernel/random/boot_id", boot, 40);
 }
 
 static uint64_t pid_namespace(void)

@@ -13,7 +13,7 @@
 #include <lien/clock.h>
 #include "loader/hash.h"
 #include "loader/probes/make_link.h"
-#include "loader/probes/uprobe_close.h"
+#include "loader/probes/uprobe.h"
 
 #define S_NS	   1000000000ull
 #define GO_AT_ONCE 8	/* of those with one link for each place, */

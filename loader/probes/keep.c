@@ -566,7 +566,7 @@ static bool is_live(const struct lien_probes *probes, unsigned number)
 		if (probes->files.items[i]->number == number)
 			return true;
 	for (i = 0; i < probes->following_count; i++)
-		if (probes->following[i].number == number)
+		if (probes->following[i].links->number == number)
 			return true;
 	return false;
 }

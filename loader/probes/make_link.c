@@ -13,7 +13,6 @@
 #include <lien/clock.h>
 #include "loader/probes/code.h"
 #include "loader/probes/uprobe.h"
-#include "loader/probes/uprobe_close.h"
 #include "loader/discover/detached.h"
 
 #define STACK  65536

@@ -15,7 +15,6 @@
 #include "loader/probes/maps.h"
 #include "loader/discover/untrusted.h"
 #include "loader/probes/uprobe.h"
-#include "loader/probes/uprobe_close.h"
 
 static int on_record(void *context, void *data, size_t size)
 {
@@ -147,9 +146,7 @@ static int attach_system(struct lien_probes *probes, char *error, size_t size)
 	if (probes->system)
 		return 0;
 	system = probes->system = lien_attached_new("tracepoints");
-	if (system)
-		system->links = calloc(sizeof(parts) / sizeof(parts[0]), sizeof(int));
-	if (!system || !system->links)
+	if (!system || lien_attached_room(system, sizeof(parts) / sizeof(parts[0])))
 		return explain(-ENOMEM, "cannot attach to tracepoints", error, size);
 	system->number = ++probes->next_attachment;
 	for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
@@ -160,7 +157,7 @@ static int attach_system(struct lien_probes *probes, char *error, size_t size)
 				parts[i].name);
 			return explain(fd, what, error, size);
 		}
-		system->links[system->links_count++] = fd;
+		system->links[i] = fd;
 	}
 	lien_keep_links(probes, system);
 	return 0;
@@ -237,11 +234,8 @@ void lien_probes_close(struct lien_probes *probes)
 
 	if (!probes)
 		return;
-	for (i = 0; i < probes->following_count; i++) {
-		lien_making_abandon(&probes->following[i].making);
-		if (probes->following[i].link >= 0)
-			lien_uprobe_close(probes->following[i].link);
-	}
+	for (i = 0; i < probes->following_count; i++)
+		lien_attached_free(probes->following[i].links);
 	free(probes->following);
 	lien_gate_links_free(probes);
 	free(probes->gates);

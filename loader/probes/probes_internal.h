@@ -14,9 +14,7 @@
 /* A process whose contexts are followed. */
 struct lien_following {
 	uint32_t pid;
-	unsigned number; /* like an attachment's */
-	int link;	 /* -1: being made */
-	struct lien_making *making;
+	struct lien_attached *links; /* one; in none of the lists */
 	uint64_t start, since;
 };
 
@@ -41,7 +39,8 @@ struct lien_attached {
 	unsigned aliases_count;
 	unsigned quick; /* number of calls, at the front, that are probed at entry only */
 	/* The calls with LIEN_CALL_CONTEXT, if they are probed in single processes. */
-	bool contexts_known; /* follow.c looks for them once */
+	bool contexts_known; /* follow.c looks for them once: new processes are followed for a while
+			      */
 	struct lien_call_place contexts[LIEN_CONTEXT_CALLS];
 	unsigned contexts_count;
 };
@@ -88,6 +87,8 @@ struct lien_probes {
 
 /* attached.c */
 struct lien_attached *lien_attached_new(const char *name);
+/* Makes room for so many links, which are -1 until they are made. -ENOMEM. */
+int lien_attached_room(struct lien_attached *attached, unsigned count);
 /* Closes its links. */
 void lien_attached_close(struct lien_attached *attached);
 /* Also closes its links. */
@@ -126,7 +127,7 @@ void lien_pins_close(struct lien_pins *pins);
 int lien_pins_get(const struct lien_pins *pins, const char *name);
 bool lien_pins_has(const struct lien_pins *pins, const char *name);
 /* Removes the name. A link that nobody else has open is detached a little later, by a kernel thread
- * (loader/probes/uprobe_close.h). pins may be NULL. */
+ * (loader/probes/uprobe.h). pins may be NULL. */
 void lien_pins_drop(struct lien_pins *pins, const char *name);
 /* Calls fn, which may drop that name, for each name. */
 void lien_pins_each(

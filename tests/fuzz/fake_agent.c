@@ -28,7 +28,7 @@
 #include "agent/processes/probing.h"
 #include "agent/processes/sites.h"
 #include "agent/core/worker.h"
-#include "loader/probes/uprobe_close.h"
+#include "loader/probes/uprobe.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/gate.h"
 #include "loader/inject/inject.h"

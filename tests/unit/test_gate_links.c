@@ -17,7 +17,7 @@
 #include "loader/probes/gate.h"
 #include "loader/probes/gate_links.h"
 #include "loader/probes/make_link.h"
-#include "loader/probes/uprobe_close.h"
+#include "loader/probes/uprobe.h"
 
 #define PLACES	   5
 #define GO_NEXT_NS 1000000000ull
