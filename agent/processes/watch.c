@@ -128,7 +128,7 @@ static void follow_event(struct lien_agent *agent, const struct lien_event *even
 {
 	struct lien_process *process;
 
-	if (!lien_probes_can_follow(agent->probes))
+	if (!lien_probes_facts(agent->probes)->can_follow)
 		return;
 	switch (event->type) {
 	case LIEN_EVENT_LIBRARY:
@@ -155,7 +155,7 @@ static void follow_tick(struct lien_agent *agent)
 	uint64_t now = lien_now_ns();
 
 	lien_probes_follow_tick(agent->probes, cannot_follow, NULL);
-	if (!lien_probes_can_follow(agent->probes) || now - agent->t_contexts < FOLLOW_NS)
+	if (!lien_probes_facts(agent->probes)->can_follow || now - agent->t_contexts < FOLLOW_NS)
 		return;
 	agent->t_contexts = now;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
@@ -167,7 +167,7 @@ void lien_watch_follow(struct lien_agent *agent)
 {
 	struct lien_process *process;
 
-	if (!lien_probes_can_follow(agent->probes))
+	if (!lien_probes_facts(agent->probes)->can_follow)
 		return;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		look_at(agent, process);

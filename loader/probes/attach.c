@@ -116,9 +116,9 @@ static int skip(
 {
 	const struct lien_skipped_file *file;
 
-	if (find_skipped(&probes->skipped, name, st))
+	if (find_skipped(&probes->facts.skipped, name, st))
 		return err;
-	file = add_skipped(&probes->skipped, name, st, err, user);
+	file = add_skipped(&probes->facts.skipped, name, st, err, user);
 	if (file)
 		probes->config.on_skipped(probes->config.context, file);
 	return err;
@@ -133,25 +133,20 @@ static bool is_gone(int err)
 /* Returns true if the contents are not worth reading again. */
 static int refused_before(const struct lien_probes *probes, const char *name, const struct stat *st)
 {
-	const struct lien_skipped_file *file = find_skipped(&probes->skipped, name, st);
+	const struct lien_skipped_file *file = find_skipped(&probes->facts.skipped, name, st);
 
 	return file && (file->err == -ENOEXEC || file->err == -EBADMSG || file->err == -ENODATA)
 		       ? file->err
 		       : 0;
 }
 
-const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)
-{
-	return &probes->skipped;
-}
-
 bool lien_probes_is_rewritten(const struct lien_probes *probes, ino_t inode)
 {
 	unsigned i;
 
-	for (i = 0; i < probes->skipped.kept; i++)
-		if (probes->skipped.files[i].inode == inode &&
-			probes->skipped.files[i].err == -ETXTBSY)
+	for (i = 0; i < probes->facts.skipped.kept; i++)
+		if (probes->facts.skipped.files[i].inode == inode &&
+			probes->facts.skipped.files[i].err == -ETXTBSY)
 			return true;
 	return false;
 }
@@ -163,7 +158,7 @@ static int begin_links(struct lien_probes *probes, struct lien_attached *attache
 	const struct lien_probe_set *set)
 {
 	const unsigned quick = attached->quick;
-	const bool each = !probes->multi, returns = quick < set->count;
+	const bool each = !probes->facts.multi, returns = quick < set->count;
 	const unsigned count = each ? 2 * set->count - quick : 1u + returns;
 	const struct lien_link_request requests[] = {
 		{bpf_program__fd(probes->skel->progs.lien_return), set->offsets + quick,
@@ -203,7 +198,8 @@ static int find_calls(const struct lien_probes *probes, struct lien_attached *at
 				continue;
 			if (place->offset == UINT64_MAX)
 				attached->file.missing[missing++] = place->call->symbol;
-			else if (!probes->can_follow || !(place->call->flags & LIEN_CALL_CONTEXT))
+			else if (!probes->facts.can_follow ||
+				 !(place->call->flags & LIEN_CALL_CONTEXT))
 				lien_probe_set_add(set, place, attached->number);
 		}
 		if (!pass)
@@ -328,7 +324,7 @@ static int add(struct lien_probes *probes, struct lien_attached *attached)
 		return err;
 	lien_keep_links(probes, attached);
 	lien_keep_save(probes);
-	remove_skipped(&probes->skipped, attached->file.device, attached->file.inode);
+	remove_skipped(&probes->facts.skipped, attached->file.device, attached->file.inode);
 	return 0;
 }
 

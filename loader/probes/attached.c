@@ -99,11 +99,6 @@ struct lien_attached *lien_attached_find(
 	return NULL;
 }
 
-const char *lien_probes_method(const struct lien_probes *probes)
-{
-	return probes->multi ? "uprobe-multi" : "perf";
-}
-
 /* --- the file --------------------------------------------------------------------------------- */
 
 /* The id of the machine's current boot; empty: it cannot be read. */

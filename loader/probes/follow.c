@@ -14,11 +14,6 @@
 
 #define NEVER UINT64_MAX
 
-bool lien_probes_can_follow(const struct lien_probes *probes)
-{
-	return probes->can_follow;
-}
-
 static struct lien_following *find(const struct lien_probes *probes, uint32_t pid)
 {
 	unsigned i;
@@ -146,7 +141,7 @@ int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start,
 	struct stat st;
 	int fd, err;
 
-	if (!probes->can_follow || find(probes, pid))
+	if (!probes->facts.can_follow || find(probes, pid))
 		return 0;
 	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)

@@ -10,12 +10,9 @@
 
 #include "loader/probes/probes.h"
 
-/* Returns why this kernel cannot hold processes back, as lien_uprobe_gate_lacks(); NULL: it can. */
-const char *lien_probes_gate_lacks(const struct lien_probes *probes);
-
 static inline bool lien_probes_can_gate(const struct lien_probes *probes)
 {
-	return !lien_probes_gate_lacks(probes);
+	return !lien_probes_facts(probes)->gate_lacks;
 }
 
 /*
@@ -79,8 +76,6 @@ bool lien_probes_gate_get(
 void lien_probes_ungate(struct lien_probes *probes, uint32_t pid, bool ends);
 /* Call periodically: removes probes that no gate has needed for long. */
 void lien_probes_gate_tick(struct lien_probes *probes);
-/* Returns the number of gates. */
-unsigned lien_probes_gates(const struct lien_probes *probes);
 
 /* Calls fn for each held thread until it returns non-zero, and returns that value. Returns -errno
  * on error. */

@@ -256,7 +256,7 @@ static bool may_be_needed(const struct lien_probes *probes)
 {
 	unsigned i;
 
-	for (i = 0; i < probes->gates_count; i++)
+	for (i = 0; i < probes->facts.gates; i++)
 		if (probes->gates[i].inherited && has_gate(probes, probes->gates[i].pid))
 			return true;
 	return false;
@@ -391,12 +391,12 @@ static int get(struct lien_probes *probes, const struct lien_gate *gate, int fd,
 	const struct stat *st, enum lien_library library, bool all, bool wait,
 	struct lien_gate_links **out)
 {
-	const bool bound = probes->can_follow && !gate->shared;
+	const bool bound = probes->facts.can_follow && !gate->shared;
 	struct lien_gate_links like = {.device = st->st_dev,
 		.inode = st->st_ino,
 		.build = build_of(probes),
-		.each = !probes->multi,
-		.kept = !probes->multi || !all};
+		.each = !probes->facts.multi,
+		.kept = !probes->facts.multi || !all};
 	const struct lien_probe_set *set;
 	struct lien_gate_links *links;
 	int err = find_places(probes->gate_places, fd, st, library, all);

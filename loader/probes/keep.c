@@ -26,7 +26,6 @@
 #include <lien/thread.h>
 #include <lien/version.h>
 #include "loader/hash.h"
-#include "loader/probes/maps.h"
 #include "loader/probes/probes_internal.h"
 
 /* --- the folder of pins ----------------------------------------------------------------------- */
@@ -279,8 +278,8 @@ static void name_build(struct lien_probes *probes)
 	const void *bytes = trace_bpf__elf_bytes(&size);
 
 	snprintf(probes->build, sizeof(probes->build), "%s-%016llx-%s%s", LIEN_VERSION,
-		(unsigned long long)lien_hash(LIEN_HASH_START, bytes, size),
-		lien_probes_method(probes), probes->can_follow ? "" : "-shared");
+		(unsigned long long)lien_hash(LIEN_HASH_START, bytes, size), probes->facts.method,
+		probes->facts.can_follow ? "" : "-shared");
 }
 
 static void map_pin(const struct bpf_map *map, char *name, size_t size)
@@ -401,10 +400,11 @@ int lien_keep_begin(struct lien_probes *probes)
 		return 0;
 	err = open_pins(&probes->pins, probes->config.socket, true);
 	if (err) {
-		snprintf(probes->problem, sizeof(probes->problem),
+		snprintf(probes->facts.problem, sizeof(probes->facts.problem),
 			"nothing can be pinned under /sys/fs/bpf: %s", strerror(-err));
 		return 0;
 	}
+	probes->facts.pinned = probes->pins->folder;
 	probes->layout = layout_of(probes->skel->obj);
 	probes->journal = probes->config.new_journal;
 	name_build(probes);
@@ -413,7 +413,7 @@ int lien_keep_begin(struct lien_probes *probes)
 	if (!err && probes->config.journal)
 		why = unusable(probes, &state);
 	if (!err && probes->config.journal && !why) {
-		probes->resumed = true;
+		probes->facts.resumed = true;
 		probes->journal = state.journal;
 		take_attached(probes, &state);
 		return reuse_maps(probes);
@@ -421,7 +421,7 @@ int lien_keep_begin(struct lien_probes *probes)
 	if (err == -EBADMSG)
 		why = "its state file is damaged";
 	if (why)
-		snprintf(probes->problem, sizeof(probes->problem),
+		snprintf(probes->facts.problem, sizeof(probes->facts.problem),
 			"what an agent before this one left is not used: %s", why);
 	lien_attached_clear(&state.list);
 	unlink(path);
@@ -429,11 +429,11 @@ int lien_keep_begin(struct lien_probes *probes)
 	return 0;
 }
 
-/* Notes for lien_probes_problem() that something could not be pinned. */
+/* Notes that something could not be pinned. */
 static void cannot_pin(struct lien_probes *probes, const char *what, int err)
 {
-	snprintf(probes->problem, sizeof(probes->problem), "cannot pin %s in %s: %s", what,
-		probes->pins->folder, strerror(-err));
+	snprintf(probes->facts.problem, sizeof(probes->facts.problem), "cannot pin %s in %s: %s",
+		what, probes->pins->folder, strerror(-err));
 }
 
 void lien_keep_maps(struct lien_probes *probes)
@@ -442,7 +442,7 @@ void lien_keep_maps(struct lien_probes *probes)
 	char name[64];
 	int err = 0;
 
-	if (!probes->pins || probes->resumed)
+	if (!probes->pins || probes->facts.resumed)
 		return;
 	bpf_object__for_each_map(map, probes->skel->obj)
 	{
@@ -459,6 +459,7 @@ void lien_keep_maps(struct lien_probes *probes)
 	cannot_pin(probes, "maps", err);
 	remove_pins(probes->pins);
 	probes->pins = NULL;
+	probes->facts.pinned = NULL;
 }
 
 bool lien_keep_link(struct lien_probes *probes, const char *name, int fd, const char *what)
@@ -504,23 +505,8 @@ void lien_keep_save(struct lien_probes *probes)
 	state_path(probes->config.socket, path, sizeof(path));
 	err = lien_attached_write(path, probes);
 	if (err)
-		snprintf(probes->problem, sizeof(probes->problem), "cannot write %.160s: %s", path,
-			strerror(-err));
-}
-
-bool lien_probes_resumed(const struct lien_probes *probes)
-{
-	return probes->resumed;
-}
-
-const char *lien_probes_pinned(const struct lien_probes *probes)
-{
-	return probes->pins ? probes->pins->folder : NULL;
-}
-
-const char *lien_probes_problem(const struct lien_probes *probes)
-{
-	return probes->problem[0] ? probes->problem : NULL;
+		snprintf(probes->facts.problem, sizeof(probes->facts.problem),
+			"cannot write %.160s: %s", path, strerror(-err));
 }
 
 void lien_probes_unpin(struct lien_probes *probes)
@@ -533,6 +519,7 @@ void lien_probes_unpin(struct lien_probes *probes)
 	unlink(path);
 	remove_pins(probes->pins);
 	probes->pins = NULL;
+	probes->facts.pinned = NULL;
 }
 
 int lien_probes_clean(const char *socket, int (*may)(const char *socket))
@@ -611,7 +598,7 @@ int lien_probes_finish_takeover(struct lien_probes *probes,
 	int err;
 
 	probes->taken_over = true;
-	if (!probes->resumed)
+	if (!probes->facts.resumed)
 		return 0;
 	lien_pins_each(probes->pins, drop_old, probes);
 	lien_attached_clear(&probes->old);

@@ -12,7 +12,6 @@
 #include "loader/discover/elf_symbols.h"
 #include "loader/probes/gate_links.h"
 #include "loader/probes/make_link.h"
-#include "loader/probes/maps.h"
 #include "loader/discover/untrusted.h"
 #include "loader/probes/uprobe.h"
 
@@ -62,11 +61,9 @@ static void set_room(struct trace_bpf *skel, uint32_t usual)
 		bpf_map__set_max_entries(maps[i], (bpf_map__max_entries(maps[i]) >> shift) + 1);
 }
 
-/* A third of the room is for exports of restores, an eighth of that for each user:
- * bpf/sharing.h. */
-unsigned lien_probes_exports_max(const struct lien_probes *probes)
+const struct lien_probes_facts *lien_probes_facts(const struct lien_probes *probes)
 {
-	return bpf_map__max_entries(probes->skel->maps.export_slots) / 3 / 8;
+	return &probes->facts;
 }
 
 /* Chooses how to attach, as far as the kernel and the configuration permit. */
@@ -77,12 +74,13 @@ static void choose(struct lien_probes *probes)
 		skel->progs.lien_gate_entry, skel->progs.lien_gate_return};
 	unsigned i;
 
-	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
-	probes->can_follow = probes->multi && !probes->config.no_bound &&
-			     lien_uprobe_multi_of_process_supported();
-	probes->gate_lacks = lien_uprobe_gate_lacks(probes->multi);
-	skel->rodata->lien_all_contexts = !probes->can_follow;
-	for (i = 0; probes->multi && i < sizeof(uprobes) / sizeof(uprobes[0]); i++)
+	probes->facts.multi = !probes->config.no_multi && lien_uprobe_multi_supported();
+	probes->facts.method = probes->facts.multi ? "uprobe-multi" : "perf";
+	probes->facts.can_follow = probes->facts.multi && !probes->config.no_bound &&
+				   lien_uprobe_multi_of_process_supported();
+	probes->facts.gate_lacks = lien_uprobe_gate_lacks(probes->facts.multi);
+	skel->rodata->lien_all_contexts = !probes->facts.can_follow;
+	for (i = 0; probes->facts.multi && i < sizeof(uprobes) / sizeof(uprobes[0]); i++)
 		bpf_program__set_expected_attach_type(uprobes[i], LIEN_UPROBE_MULTI_TYPE);
 }
 
@@ -113,6 +111,9 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 			"cannot go on with the pinned maps, which `lien agent --clean` removes",
 			error, size);
 	set_room(skel, threads);
+	/* A third of the room is for exports of restores, an eighth of that for each user:
+	 * bpf/sharing.h. */
+	probes->facts.exports_max = bpf_map__max_entries(skel->maps.export_slots) / 3 / 8;
 	err = trace_bpf__load(skel);
 	if (err)
 		return explain(err, "the kernel refused the BPF programs", error, size);
@@ -222,7 +223,7 @@ int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *
 	*out = probes;
 	return 0;
 failed:
-	if (!probes->resumed)
+	if (!probes->facts.resumed)
 		lien_probes_unpin(probes);
 	lien_probes_close(probes);
 	return err;
@@ -245,8 +246,8 @@ void lien_probes_close(struct lien_probes *probes)
 	if (probes->system)
 		lien_attached_free(probes->system);
 	lien_pins_close(probes->pins);
-	for (i = 0; i < probes->skipped.kept; i++)
-		free(probes->skipped.files[i].path);
+	for (i = 0; i < probes->facts.skipped.kept; i++)
+		free(probes->facts.skipped.files[i].path);
 	free(probes->images);
 	unmap_positions(probes);
 	ring_buffer__free(probes->ring);
@@ -469,4 +470,115 @@ int lien_probes_add_control_file(struct lien_probes *probes, const char *path, i
 		return err;
 	inode = *number = st.st_ino;
 	return bpf_map_update_elem(MAP(probes, control_files), &inode, &layout, BPF_ANY);
+}
+
+/* --- all entries of a map ---------------------------------------------------------------------- */
+
+/* The kernel copies whole buckets; -ENOSPC: the next one has more entries than there is room for.
+ */
+#define ENTRIES 64
+
+struct walk {
+	const struct bpf_map *map;
+	unsigned char *keys, *values;
+	uint32_t room;
+	uint32_t at; /* the kernel's position: a bucket */
+	bool begun;
+};
+
+static int make_room(struct walk *walk, uint32_t room)
+{
+	unsigned char *keys = realloc(walk->keys, (size_t)room * bpf_map__key_size(walk->map));
+	unsigned char *values = NULL;
+
+	if (keys)
+		walk->keys = keys;
+	values = realloc(walk->values, (size_t)room * bpf_map__value_size(walk->map));
+	if (values)
+		walk->values = values;
+	if (!keys || !values)
+		return -ENOMEM;
+	walk->room = room;
+	return 0;
+}
+
+/* Reads some entries; returns 1 after the last ones. */
+static int read_some(struct walk *walk, uint32_t *count)
+{
+	uint32_t all = bpf_map__max_entries(walk->map);
+	int err;
+
+	do {
+		*count = walk->room;
+		err = bpf_map_lookup_batch(bpf_map__fd(walk->map), walk->begun ? &walk->at : NULL,
+			&walk->at, walk->keys, walk->values, count, NULL);
+		if (err == -ENOSPC)
+			err = walk->room < all ? make_room(walk, 2 * walk->room) : -EFBIG;
+		else
+			break;
+	} while (!err);
+	walk->begun = true;
+	return err == -ENOENT ? 1 : err;
+}
+
+int lien_map_each(const struct bpf_map *map,
+	int (*fn)(void *context, const void *key, const void *value), void *context)
+{
+	size_t key_size = bpf_map__key_size(map), value_size = bpf_map__value_size(map);
+	struct walk walk = {.map = map};
+	int result = 0, end;
+	uint32_t count, i;
+
+	end = make_room(&walk, ENTRIES);
+	while (!end && !result) {
+		end = read_some(&walk, &count);
+		for (i = 0; end >= 0 && i < count && !result; i++)
+			result =
+				fn(context, walk.keys + i * key_size, walk.values + i * value_size);
+	}
+	free(walk.keys);
+	free(walk.values);
+	return result ? result : end < 0 ? end : 0;
+}
+
+/* --- iterators -------------------------------------------------------------------------------- */
+
+#define BATCH 256 /* records per read */
+
+static int read_all(int fd, size_t size, void **records, unsigned *count)
+{
+	ssize_t n;
+	char *more;
+
+	do {
+		more = realloc(*records, (*count + BATCH) * size);
+		if (!more)
+			return -ENOMEM;
+		*records = more;
+		n = read(fd, more + *count * size, BATCH * size);
+		if (n > 0)
+			*count += n / size;
+		/* EAGAIN: the kernel passed many entries without a record. */
+	} while (n > 0 || (n < 0 && errno == EAGAIN));
+	return n < 0 ? -errno : 0;
+}
+
+int lien_iterator_read(
+	const struct bpf_link *iterator, size_t size, void **records, unsigned *count)
+{
+	int fd, err;
+
+	*records = NULL;
+	*count = 0;
+	fd = bpf_iter_create(bpf_link__fd(iterator));
+	if (fd < 0)
+		return fd;
+	err = read_all(fd, size, records, count);
+	close(fd);
+	if (err || !*count) {
+		free(*records);
+		*records = NULL;
+		*count = 0;
+	}
+	return err;
 }

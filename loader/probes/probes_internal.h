@@ -53,20 +53,18 @@ struct lien_attached_list {
 };
 
 struct lien_probes {
+	struct lien_probes_facts facts;
 	struct trace_bpf *skel;
 	struct ring_buffer *ring;
 	const uint64_t *consumed, *produced; /* the ring's positions, mapped */
 	struct lien_probes_config config;
-	bool multi, can_follow;
 	/* The program that each process runs, as counted by the kernel (LIEN_START() of
 	 * include/lien/probe.h), and its account; sorted by pid. As last read. */
 	struct lien_probe_image *images;
 	unsigned images_count;
 	struct lien_following *following;
 	unsigned following_count;
-	const char *gate_lacks; /* NULL: nothing */
 	struct lien_gate *gates;
-	unsigned gates_count;
 	uint32_t next_gate;
 	struct lien_gate_places *gate_places[LIEN_GATE_PLACES_KEPT]; /* the last asked for first */
 	struct lien_gate_links **gate_links;
@@ -74,15 +72,13 @@ struct lien_probes {
 	struct lien_attached_list files, attaching;
 	struct lien_attached *system; /* the tracepoints */
 	unsigned next_attachment;
-	struct lien_skipped skipped;
 
 	/* keep.c: state that outlives the agent. */
 	struct lien_pins *pins; /* NULL: nothing does */
-	bool resumed, taken_over;
+	bool taken_over;
 	struct lien_attached_list old; /* from another build: to be replaced */
 	char build[96];
 	uint64_t layout, journal;
-	char problem[256];
 };
 
 /* attached.c */
@@ -111,6 +107,27 @@ struct lien_attached_state {
 int lien_attached_read(const char *path, struct lien_attached_state *state);
 /* Replaces the file atomically. Returns 0 or -errno. */
 int lien_attached_write(const char *path, const struct lien_probes *probes);
+
+/* probes.c */
+/*
+ * Visits all entries of a hash map, many per system call. Other users' processes fill the maps, so
+ * a walk that costs two calls per entry can take the agent's loop some 50 ms.
+ *
+ * Calls fn for each entry until it returns non-zero, and returns that value. Key and value are
+ * copies, valid during the call; fn may remove the entry that it is given. Entries come and go
+ * meanwhile: each that exists throughout is visited once. Returns -errno on error.
+ */
+int lien_map_each(const struct bpf_map *map,
+	int (*fn)(void *context, const void *key, const void *value), void *context);
+
+/*
+ * The kernel walks all open files, or all processes, and reports those that matter
+ * (bpf/iterators.h). That takes less than a millisecond (measured on 6.18). A forked copy of the
+ * agent may read them, too. Reads all records, of `size` bytes each. The caller must free()
+ * *records; it is NULL on error or when there are none. Returns 0 or -errno.
+ */
+int lien_iterator_read(
+	const struct bpf_link *iterator, size_t size, void **records, unsigned *count);
 
 /* gate.c. Called after loading: takes over the gates that an earlier agent has made, and their
  * links. */

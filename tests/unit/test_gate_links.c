@@ -202,7 +202,7 @@ static int get(unsigned gate, struct lien_gate_links **links)
 	*user = gates[gate];
 	user->files_count = 0;
 	err = lien_gate_file_add(
-		&probes, user, -1, &st, LIEN_LIB_CUDA, probes.multi && !nccl_alone, true);
+		&probes, user, -1, &st, LIEN_LIB_CUDA, probes.facts.multi && !nccl_alone, true);
 	if (!err)
 		*links = user->files[0].links;
 	return err;
@@ -335,7 +335,7 @@ static void test_no_second_attempt_soon(void **state)
 	fails = false;
 	got(0);
 	assert_int_equal(asked_times, 2);
-	probes.multi = fails = true; /* two links are removed at once */
+	probes.facts.multi = fails = true; /* two links are removed at once */
 	assert_int_equal(get(0, &links), -EINVAL);
 	fails = false;
 	got(0);
@@ -371,7 +371,7 @@ static void test_links_of_a_process_go_with_its_gate(void **state)
 	struct lien_gate_links *links, *other;
 
 	(void)state;
-	probes.multi = probes.can_follow = true;
+	probes.facts.multi = probes.facts.can_follow = true;
 	links = got(0);
 	other = got(1);
 	assert_ptr_not_equal(links, other);
@@ -400,7 +400,7 @@ static void test_those_for_nccl_stay_for_a_while(void **state)
 	struct lien_gate_links *links, *all;
 
 	(void)state;
-	probes.multi = probes.can_follow = nccl_alone = true;
+	probes.facts.multi = probes.facts.can_follow = nccl_alone = true;
 	links = got(0);
 	nccl_alone = false;
 	all = got(0);
@@ -426,7 +426,7 @@ static void test_kept_links_go_with_their_process(void **state)
 	struct lien_gate_links *links;
 
 	(void)state;
-	probes.multi = probes.can_follow = nccl_alone = true;
+	probes.facts.multi = probes.facts.can_follow = nccl_alone = true;
 	gates[0].start = 1;
 	links = got(0);
 	put(links);
@@ -444,7 +444,7 @@ static void test_kept_links_of_all_processes(void **state)
 	struct lien_gate_links *links;
 
 	(void)state;
-	probes.multi = probes.can_follow = nccl_alone = true;
+	probes.facts.multi = probes.facts.can_follow = nccl_alone = true;
 	gates[0].shared = true;
 	links = got(0);
 	put(links);
@@ -461,7 +461,7 @@ static void test_shared_links_that_nobody_came_to_use(void **state)
 	struct lien_gate_links *links;
 
 	(void)state;
-	probes.multi = true;
+	probes.facts.multi = true;
 	not_yet = true;
 	assert_int_equal(get(0, &links), -EINPROGRESS);
 	lien_gate_links_end(&probes, 11, false, false); /* there is another gate */
@@ -476,7 +476,7 @@ static void test_two_links_for_all_processes(void **state)
 	struct lien_gate_links *links;
 
 	(void)state;
-	probes.multi = true;
+	probes.facts.multi = true;
 	links = got(0);
 	assert_ptr_equal(got(1), links);
 	assert_int_equal(asked[0].pid, 0);
@@ -492,7 +492,7 @@ static void test_links_shared_by_a_whole_job(void **state)
 	struct lien_gate_links *links, *other;
 
 	(void)state;
-	probes.multi = probes.can_follow = true;
+	probes.facts.multi = probes.facts.can_follow = true;
 	gates[0].shared = true;
 	links = got(0);
 	assert_int_equal(asked[0].pid, 0);
@@ -518,7 +518,7 @@ static void test_links_of_an_earlier_agent(void **state)
 	probes.gates = malloc(sizeof(*probes.gates));
 	assert_non_null(probes.gates);
 	*probes.gates = (struct lien_gate){.pid = 11, .inherited = true};
-	probes.gates_count = 1;
+	probes.facts.gates = 1;
 	gate_known = true;
 	ours = got(0);
 	assert_ptr_not_equal(ours, links);
@@ -530,7 +530,7 @@ static void test_links_of_an_earlier_agent(void **state)
 	assert_int_equal(probes.gate_links_count, 1);
 	assert_ptr_equal(probes.gate_links[0], ours);
 	free(probes.gates);
-	probes.gates_count = 0;
+	probes.facts.gates = 0;
 }
 
 /* Another gate, which also uses them, has yet to be made again: its process does not answer. */
@@ -539,11 +539,11 @@ static void test_the_last_user_but_for_an_earlier_agents(void **state)
 	struct lien_gate_links *links;
 
 	(void)state;
-	probes.multi = true;
+	probes.facts.multi = true;
 	probes.gates = malloc(sizeof(*probes.gates));
 	assert_non_null(probes.gates);
 	*probes.gates = (struct lien_gate){.pid = 12, .inherited = true};
-	probes.gates_count = 1;
+	probes.facts.gates = 1;
 	gate_known = true;
 	links = got(0);
 	put(links);
@@ -556,7 +556,7 @@ static void test_the_last_user_but_for_an_earlier_agents(void **state)
 	assert_int_equal(dropped_count, 2);
 	assert_int_equal(probes.gate_links_count, 0);
 	free(probes.gates);
-	probes.gates_count = 0;
+	probes.facts.gates = 0;
 }
 
 /* The file was written to, or the gate is for other calls. */

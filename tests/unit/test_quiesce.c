@@ -366,16 +366,12 @@ void lien_gate_cover(struct lien_agent *of, struct lien_process *process)
 	(void)of, (void)process;
 }
 
-const char *lien_probes_gate_lacks(const struct lien_probes *probes)
+const struct lien_probes_facts *lien_probes_facts(const struct lien_probes *probes)
 {
-	(void)probes;
-	return NULL;
-}
+	static const struct lien_probes_facts facts = {.gates = RANKS};
 
-unsigned lien_probes_gates(const struct lien_probes *probes)
-{
 	(void)probes;
-	return RANKS;
+	return &facts;
 }
 
 int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid,
