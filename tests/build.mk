@@ -48,7 +48,7 @@ UNIT_SRCS_test_gate_links    := loader/probes/gate_links.c
 UNIT_LIBS_test_gate_links    := -l:libbpf.a -lelf -Wl,--wrap=clock_gettime -Wl,--wrap=bpf_map_lookup_elem
 UNIT_SRCS_test_heap	     := control/plain/heap.c
 UNIT_LIBS_test_host	     := -Wl,--wrap=fopen
-UNIT_SRCS_test_inject_choice := $(INJECT)
+UNIT_SRCS_test_inject_choice := $(filter-out loader/inject/inject.c,$(INJECT))
 UNIT_LIBS_test_inject_choice := $(ELF_LIBS)
 UNIT_SRCS_test_items	     := control/memory/items.c
 UNIT_SRCS_test_libraries     := $(LIBRARIES)
@@ -74,7 +74,7 @@ UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c)
 UNIT_SRCS_test_translate     := control/memory/handles.c \
 	$(addprefix control/driver/, gate.c genuine.c names.c translate.c \
 	watchdog.c)
-UNIT_SRCS_test_uprobe	     := loader/probes/uprobe.c loader/discover/status.c
+UNIT_SRCS_test_uprobe	     := loader/discover/status.c
 UNIT_LIBS_test_uprobe	     := -l:libbpf.a -lelf
 UNIT_SRCS_test_untrusted     := $(UNTRUSTED)
 

@@ -30,7 +30,12 @@
 #define TRIES		3
 #define CLEAR_UP_MS	3000 /* work that has begun may end after the limit */
 
-int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3)
+/*
+ * Rates a thread that waits in this system call, with these second to fourth arguments. 1: first
+ * choice, 3: last, 0: never. All of these calls can be restarted with the remaining time;
+ * epoll_wait(), which the kernel ends with EINTR, qualifies only if it waits forever.
+ */
+static int choose(long number, uint64_t a1, uint64_t a2, uint64_t a3)
 {
 	switch (number) {
 	case SYS_poll:
@@ -90,7 +95,7 @@ static void look_at(struct threads *threads, uint32_t pid, pid_t tid)
 		return; /* "running" */
 	/* The process shares its memory with another during these. */
 	threads->vfork |= number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
-	choice = lien_inject_choice(number, a[1], a[2], a[3]);
+	choice = choose(number, a[1], a[2], a[3]);
 	if (!choice || threads->count == THREADS_MAX)
 		return;
 	threads->list[threads->count].tid = tid;
@@ -185,8 +190,8 @@ static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pi
 		return -EAGAIN;
 	if (err)
 		return err;
-	if (lien_inject_choice(regs->orig_rax, regs->rsi, regs->rdx, regs->r10) &&
-		is_free(inject, regs) && is_libcs(inject, regs->fs_base, tid) &&
+	if (choose(regs->orig_rax, regs->rsi, regs->rdx, regs->r10) && is_free(inject, regs) &&
+		is_libcs(inject, regs->fs_base, tid) &&
 		lien_status_of(inject->pid, tid, "Seccomp", 10) <= 0)
 		return 0;
 	lien_remote_release(remote, NULL);

@@ -351,24 +351,9 @@ uint64_t lien_probes_pair(
 	return count;
 }
 
-struct each_pair {
-	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls);
-	void *context;
-};
-
-static int visit_pair(void *context, const void *pair, const void *calls)
+int lien_probes_pairs(const struct lien_probes *probes, lien_map_fn *fn, void *context)
 {
-	const struct each_pair *each = context;
-
-	return each->fn(each->context, pair, *(const uint64_t *)calls);
-}
-
-int lien_probes_pairs(const struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls), void *context)
-{
-	struct each_pair each = {fn, context};
-
-	return lien_map_each(probes->skel->maps.pairs, visit_pair, &each);
+	return lien_map_each(probes->skel->maps.pairs, fn, context);
 }
 
 struct each_thread {

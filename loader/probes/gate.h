@@ -93,10 +93,9 @@ void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid);
 /* Returns the number of sends to (or receives from) a rank that the process has begun. */
 uint64_t lien_probes_pair(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	uint32_t peer, bool receives);
-/* Calls fn for each pair whose transfers the kernel side counts, as lien_probes_held(). */
-int lien_probes_pairs(const struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls),
-	void *context);
+/* Calls fn for each pair whose transfers the kernel side counts: struct lien_probe_pair, their
+ * number (uint64_t). As lien_probes_held(). */
+int lien_probes_pairs(const struct lien_probes *probes, lien_map_fn *fn, void *context);
 
 /* A thread that has made traced calls. */
 struct lien_probe_thread {

@@ -36,6 +36,7 @@
 struct lien_pins {
 	int fd; /* locked, so that two agents that would use the same do not disturb each other */
 	char folder[192];
+	char state[PATH_MAX]; /* the file that lists the attachments */
 };
 
 static bool is_bpffs(void)
@@ -95,6 +96,7 @@ static int open_pins(struct lien_pins **out, const char *socket, bool make)
 	if (!pins)
 		return -ENOMEM;
 	pins->fd = -1;
+	snprintf(pins->state, sizeof(pins->state), "%s.state", socket);
 	if (make)
 		err = make_root();
 	if (!err)
@@ -183,9 +185,10 @@ static void clear(struct lien_pins *pins)
 	lien_pins_each(pins, drop, pins);
 }
 
-/* Removes all pins and the folder, and closes it. */
+/* Removes all pins, the folder and the state file, and closes it. */
 static void remove_pins(struct lien_pins *pins)
 {
+	unlink(pins->state);
 	clear(pins);
 	rmdir(pins->folder);
 	rmdir(ROOT); /* succeeds only when it is empty */
@@ -193,11 +196,6 @@ static void remove_pins(struct lien_pins *pins)
 }
 
 /* --- what is kept ----------------------------------------------------------------------------- */
-
-static void state_path(const char *socket, char *path, size_t size)
-{
-	snprintf(path, size, "%s.state", socket);
-}
 
 static void hash_text(void *context, const char *format, va_list args)
 {
@@ -393,7 +391,6 @@ int lien_keep_begin(struct lien_probes *probes)
 {
 	struct lien_attached_state state;
 	const char *why = NULL;
-	char path[PATH_MAX];
 	int err;
 
 	if (!probes->config.socket)
@@ -408,8 +405,7 @@ int lien_keep_begin(struct lien_probes *probes)
 	probes->layout = layout_of(probes->skel->obj);
 	probes->journal = probes->config.new_journal;
 	name_build(probes);
-	state_path(probes->config.socket, path, sizeof(path));
-	err = lien_attached_read(path, &state);
+	err = lien_attached_read(probes->pins->state, &state);
 	if (!err && probes->config.journal)
 		why = unusable(probes, &state);
 	if (!err && probes->config.journal && !why) {
@@ -424,7 +420,7 @@ int lien_keep_begin(struct lien_probes *probes)
 		snprintf(probes->facts.problem, sizeof(probes->facts.problem),
 			"what an agent before this one left is not used: %s", why);
 	lien_attached_clear(&state.list);
-	unlink(path);
+	unlink(probes->pins->state);
 	clear(probes->pins);
 	return 0;
 }
@@ -497,26 +493,17 @@ void lien_keep_drop(struct lien_probes *probes, struct lien_attached *attached)
 
 void lien_keep_save(struct lien_probes *probes)
 {
-	char path[PATH_MAX];
-	int err;
+	int err = probes->pins ? lien_attached_write(probes->pins->state, probes) : 0;
 
-	if (!probes->pins)
-		return;
-	state_path(probes->config.socket, path, sizeof(path));
-	err = lien_attached_write(path, probes);
 	if (err)
 		snprintf(probes->facts.problem, sizeof(probes->facts.problem),
-			"cannot write %.160s: %s", path, strerror(-err));
+			"cannot write %.160s: %s", probes->pins->state, strerror(-err));
 }
 
 void lien_probes_unpin(struct lien_probes *probes)
 {
-	char path[PATH_MAX];
-
 	if (!probes->pins)
 		return;
-	state_path(probes->config.socket, path, sizeof(path));
-	unlink(path);
 	remove_pins(probes->pins);
 	probes->pins = NULL;
 	probes->facts.pinned = NULL;
@@ -537,7 +524,7 @@ int lien_probes_clean(const char *socket, int (*may)(const char *socket))
 	}
 	if (pins)
 		remove_pins(pins);
-	state_path(socket, path, sizeof(path));
+	snprintf(path, sizeof(path), "%s.state", socket); /* also without pins */
 	return unlink(path) && errno != ENOENT ? -errno : 0;
 }
 

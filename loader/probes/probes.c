@@ -308,27 +308,9 @@ bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint
 	return !bpf_map_lookup_elem(MAP(probes, traffic), &key, traffic);
 }
 
-struct each_comm {
-	int (*fn)(void *context, const struct lien_probe_comm *comm,
-		const struct lien_probe_traffic *traffic);
-	void *context;
-};
-
-static int visit_comm(void *context, const void *comm, const void *traffic)
+int lien_probes_traffic(const struct lien_probes *probes, lien_map_fn *fn, void *context)
 {
-	const struct each_comm *each = context;
-
-	return each->fn(each->context, comm, traffic);
-}
-
-int lien_probes_traffic(struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_comm *comm,
-		const struct lien_probe_traffic *traffic),
-	void *context)
-{
-	struct each_comm each = {fn, context};
-
-	return lien_map_each(probes->skel->maps.traffic, visit_comm, &each);
+	return lien_map_each(probes->skel->maps.traffic, fn, context);
 }
 
 /* --- processes -------------------------------------------------------------------------------- */
@@ -472,7 +454,8 @@ int lien_probes_add_control_file(struct lien_probes *probes, const char *path, i
 	return bpf_map_update_elem(MAP(probes, control_files), &inode, &layout, BPF_ANY);
 }
 
-/* --- all entries of a map ---------------------------------------------------------------------- */
+/* --- all entries of a map ----------------------------------------------------------------------
+ */
 
 /* The kernel copies whole buckets; -ENOSPC: the next one has more entries than there is room for.
  */
@@ -521,8 +504,7 @@ static int read_some(struct walk *walk, uint32_t *count)
 	return err == -ENOENT ? 1 : err;
 }
 
-int lien_map_each(const struct bpf_map *map,
-	int (*fn)(void *context, const void *key, const void *value), void *context)
+int lien_map_each(const struct bpf_map *map, lien_map_fn *fn, void *context)
 {
 	size_t key_size = bpf_map__key_size(map), value_size = bpf_map__value_size(map);
 	struct walk walk = {.map = map};

@@ -173,14 +173,13 @@ uint64_t lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid, uint64
 bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	struct lien_probe_traffic *traffic);
 
-/*
- * Calls fn for each entry of map `traffic` until it returns non-zero, and returns that value.
- * Returns -errno on error.
- */
-int lien_probes_traffic(struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_comm *comm,
-		const struct lien_probe_traffic *traffic),
-	void *context);
+/* Called for an entry of a map, with copies of its key and value. Non-zero: ends the walk, which
+ * returns it. */
+typedef int lien_map_fn(void *context, const void *key, const void *value);
+
+/* Calls fn for each entry of map `traffic`: struct lien_probe_comm, struct lien_probe_traffic.
+ * Returns -errno on error. */
+int lien_probes_traffic(const struct lien_probes *probes, lien_map_fn *fn, void *context);
 
 /* Returns the kernel side's name of the program that a process runs (LIEN_START()); 0: it cannot be
  * determined, or there is no such process. */

@@ -176,7 +176,10 @@ bool lien_uprobe_permitted(bool multi, uint64_t offset)
 	return fd >= 0;
 }
 
-bool lien_uprobe_kernel_preempts(const char *version, const char *modes)
+/* May a kernel take the processor from a task in a system call, as far as is known? version: as
+ * uname() gives it; modes: /sys/kernel/debug/sched/preempt ("none (voluntary) full"), empty if it
+ * cannot be read. */
+static bool kernel_preempts(const char *version, const char *modes)
 {
 	if (!strstr(version, "PREEMPT_DYNAMIC"))
 		return strstr(version, "PREEMPT");
@@ -190,7 +193,7 @@ static bool preempts(void)
 
 	lien_text_read("/sys/kernel/debug/sched/preempt", modes, sizeof(modes));
 	uname(&name);
-	return lien_uprobe_kernel_preempts(name.version, modes);
+	return kernel_preempts(name.version, modes);
 }
 
 /* Does the kernel run such a program at each hit? Before 6.0, it skips the program while a task

@@ -23,10 +23,6 @@ bool lien_uprobe_multi_of_process_supported(void);
 const char *lien_uprobe_gate_lacks(bool multi);
 /* May this process attach probes? `offset`: a place of code in /proc/self/exe that has run. */
 bool lien_uprobe_permitted(bool multi, uint64_t offset);
-/* Returns true if a kernel may take the processor from a task in a system call, as far as is known.
- * version: as uname() gives it; modes: /sys/kernel/debug/sched/preempt ("none (voluntary) full"),
- * empty if it cannot be read. */
-bool lien_uprobe_kernel_preempts(const char *version, const char *modes);
 
 /* Both return the link's fd, or -errno. Many probes are put in in the order given; pid 0: every
  * process gets them. */

@@ -295,10 +295,7 @@ bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint
 	return true;
 }
 
-int lien_probes_traffic(struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_comm *comm,
-		const struct lien_probe_traffic *traffic),
-	void *context)
+int lien_probes_traffic(const struct lien_probes *probes, lien_map_fn *fn, void *context)
 {
 	const struct lien_probe_comm comm = {.comm = 0x100, .pid = getpid()};
 	const struct lien_probe_traffic traffic = {.bytes = 1000, .t_last = 5000};

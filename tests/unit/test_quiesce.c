@@ -249,8 +249,7 @@ uint64_t lien_probes_pair(
 	return peer * 2 + receives == peer_of(pid - 1) ? k.transfers[pid - 1] : 0;
 }
 
-int lien_probes_pairs(const struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls), void *context)
+int lien_probes_pairs(const struct lien_probes *probes, lien_map_fn *fn, void *context)
 {
 	(void)probes;
 	for (unsigned i = 0; i < RANKS; i++) {
@@ -258,7 +257,7 @@ int lien_probes_pairs(const struct lien_probes *probes,
 			.comm = COMM, .pid = pids[i], .peer = peer_of(i)};
 
 		if (k.transfers[i])
-			assert_int_equal(fn(context, &pair, k.transfers[i]), 0);
+			assert_int_equal(fn(context, &pair, &k.transfers[i]), 0);
 	}
 	return 0;
 }
