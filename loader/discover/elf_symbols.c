@@ -223,6 +223,7 @@ struct exports {
 };
 
 #define VERSION_HIDDEN 0x8000
+#define NAME_SIZE      256 /* no function of our libraries has a longer name */
 
 static int give_export(void *context, const struct symbol *symbol)
 {
@@ -244,7 +245,8 @@ static int give_export(void *context, const struct symbol *symbol)
 			function_offset(exports->elf, sym->st_value, &export.file_offset)))
 		return 0;
 	export.name = (const char *)exports->names->d_buf + sym->st_name;
-	return exports->fn(exports->context, &export);
+	return strnlen(export.name, NAME_SIZE) < NAME_SIZE ? exports->fn(exports->context, &export)
+							   : 0;
 }
 
 /* Finds the version of each symbol of a table. */
@@ -273,7 +275,7 @@ static int walk_exports(struct exports *exports, Elf_Scn *table, const GElf_Shdr
 	const Elf_Data *data;
 
 	if (!section || !gelf_getshdr(section, &names) || names.sh_type != SHT_STRTAB ||
-		names.sh_size > SECTION_MAX)
+		names.sh_size > SECTION_MAX || header->sh_size > SECTION_MAX)
 		return -EBADMSG;
 	data = exports->names = elf_getdata(section, NULL);
 	if (!data || !data->d_buf || !data->d_size || ((const char *)data->d_buf)[data->d_size - 1])

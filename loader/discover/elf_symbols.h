@@ -31,8 +31,8 @@ struct lien_elf_export {
 
 typedef int lien_elf_export_fn(void *context, const struct lien_elf_export *export);
 
-/* Calls fn for each exported function and object. Stops when fn returns non-zero, and returns that
- * value; or an error. */
+/* Calls fn for each exported function and object, but for those with names of 256 bytes and more.
+ * Stops when fn returns non-zero, and returns that value; or an error. */
 int lien_elf_exports(struct lien_elf *elf, lien_elf_export_fn *fn, void *context);
 
 /* Finds an exported object's address, relative to the address at which the file's first segment is
