@@ -112,7 +112,7 @@ static int begin(const struct lien_probes *probes, const struct lien_following *
 static void forget(struct lien_probes *probes, struct lien_following *following)
 {
 	bpf_map_delete_elem(MAP(probes, followed), &following->pid);
-	lien_attached_free(following->links);
+	lien_keep_remove(probes, following->links);
 	*following = probes->following[--probes->following_count];
 }
 
@@ -168,7 +168,7 @@ bool lien_probes_in_progress(const struct lien_probes *probes)
 	for (i = 0; i < probes->following_count; i++)
 		if (probes->following[i].links->making)
 			return true;
-	return probes->attaching.count;
+	return !TAILQ_EMPTY(&probes->attaching);
 }
 
 void lien_probes_follow_tick(struct lien_probes *probes,
@@ -190,9 +190,6 @@ void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid)
 {
 	struct lien_following *following = find(probes, pid);
 
-	if (!following)
-		return;
-	lien_attached_close(following->links);
-	lien_keep_drop(probes, following->links);
-	forget(probes, following);
+	if (following)
+		forget(probes, following);
 }

@@ -365,11 +365,10 @@ static void note_number(void *context, const char *name)
 static void take_attached(struct lien_probes *probes, struct lien_attached_state *state)
 {
 	bool same_build = !strcmp(state->build, probes->build), same;
-	unsigned i;
+	struct lien_attached *attached;
 
-	for (i = 0; i < state->list.count; i++) {
-		struct lien_attached *attached = state->list.items[i];
-
+	while ((attached = TAILQ_FIRST(&state->list))) {
+		TAILQ_REMOVE(&state->list, attached, next);
 		/* That agent may have ended before it had replaced an earlier agent's links. */
 		same = same_build && !attached->old;
 
@@ -377,12 +376,11 @@ static void take_attached(struct lien_probes *probes, struct lien_attached_state
 			lien_attached_free(attached);
 		else if (!attached->file.library && same && !probes->system)
 			probes->system = attached;
-		else if (lien_attached_add(
-				 same && attached->file.library ? &probes->files : &probes->old,
-				 attached))
-			lien_attached_free(attached);
+		else if (same && attached->file.library)
+			TAILQ_INSERT_TAIL(&probes->files, attached, next);
+		else
+			TAILQ_INSERT_TAIL(&probes->old, attached, next);
 	}
-	free(state->list.items);
 	probes->next_attachment = state->next_attachment;
 	lien_pins_each(probes->pins, note_number, probes);
 }
@@ -467,6 +465,16 @@ bool lien_keep_link(struct lien_probes *probes, const char *name, int fd, const 
 	return !err;
 }
 
+static void drop_links(struct lien_probes *probes, struct lien_attached *attached)
+{
+	char name[64];
+
+	while (attached->pins) {
+		link_pin(attached, --attached->pins, name, sizeof(name));
+		lien_pins_drop(probes->pins, name);
+	}
+}
+
 void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached)
 {
 	char name[64];
@@ -475,20 +483,18 @@ void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached)
 		link_pin(attached, attached->pins, name, sizeof(name));
 		if (!lien_keep_link(
 			    probes, name, attached->links[attached->pins], attached->file.path)) {
-			lien_keep_drop(probes, attached);
+			drop_links(probes, attached);
 			return;
 		}
 	}
 }
 
-void lien_keep_drop(struct lien_probes *probes, struct lien_attached *attached)
+void lien_keep_remove(struct lien_probes *probes, struct lien_attached *attached)
 {
-	char name[64];
-
-	while (attached->pins) {
-		link_pin(attached, --attached->pins, name, sizeof(name));
-		lien_pins_drop(probes->pins, name);
-	}
+	/* Their names go last: whoever closes the last reference to a link waits for the kernel. */
+	lien_attached_close(attached);
+	drop_links(probes, attached);
+	lien_attached_free(attached);
 }
 
 void lien_keep_save(struct lien_probes *probes)
@@ -532,12 +538,13 @@ int lien_probes_clean(const char *socket, int (*may)(const char *socket))
 
 static bool is_live(const struct lien_probes *probes, unsigned number)
 {
+	const struct lien_attached *attached;
 	unsigned i;
 
 	if (probes->system && probes->system->number == number)
 		return true;
-	for (i = 0; i < probes->files.count; i++)
-		if (probes->files.items[i]->number == number)
+	TAILQ_FOREACH (attached, &probes->files, next)
+		if (attached->number == number)
 			return true;
 	for (i = 0; i < probes->following_count; i++)
 		if (probes->following[i].links->number == number)

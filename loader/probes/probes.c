@@ -201,6 +201,10 @@ int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *
 	if (!probes)
 		return explain(-ENOMEM, "cannot start", error, error_size);
 	probes->config = *config;
+	TAILQ_INIT(&probes->files);
+	TAILQ_INIT(&probes->attaching);
+	TAILQ_INIT(&probes->old);
+	TAILQ_INIT(&probes->gate_links);
 	libbpf_set_print(print);
 	lien_uprobe_close_prepare();
 	err = open_and_load(probes, error, error_size);

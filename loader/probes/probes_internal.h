@@ -4,6 +4,7 @@
 #define LIEN_PROBES_INTERNAL_H
 
 #include <bpf/libbpf.h>
+#include <bsd/sys/queue.h>
 
 #include "loader/probes/calls.h"
 #include "loader/probes/probes.h"
@@ -25,6 +26,7 @@ struct lien_gate_places;
 
 /* Links that were made together: those of a file, or (file.library 0) the tracepoints. */
 struct lien_attached {
+	TAILQ_ENTRY(lien_attached) next;
 	struct lien_probed_file file;
 	unsigned number; /* appears in the cookies of its probes and the names of its pins */
 	unsigned pins;	 /* number of its links that are pinned */
@@ -47,10 +49,7 @@ struct lien_attached {
 
 #define MAP(probes, name) bpf_map__fd((probes)->skel->maps.name)
 
-struct lien_attached_list {
-	struct lien_attached **items;
-	unsigned count;
-};
+TAILQ_HEAD(lien_attached_list, lien_attached);
 
 struct lien_probes {
 	struct lien_probes_facts facts;
@@ -67,8 +66,7 @@ struct lien_probes {
 	struct lien_gate *gates;
 	uint32_t next_gate;
 	struct lien_gate_places *gate_places[LIEN_GATE_PLACES_KEPT]; /* the last asked for first */
-	struct lien_gate_links **gate_links;
-	unsigned gate_links_count;
+	TAILQ_HEAD(, lien_gate_links) gate_links;
 	struct lien_attached_list files, attaching;
 	struct lien_attached *system; /* the tracepoints */
 	unsigned next_attachment;
@@ -89,7 +87,6 @@ int lien_attached_room(struct lien_attached *attached, unsigned count);
 void lien_attached_close(struct lien_attached *attached);
 /* Also closes its links. */
 void lien_attached_free(struct lien_attached *attached);
-int lien_attached_add(struct lien_attached_list *list, struct lien_attached *attached);
 void lien_attached_clear(struct lien_attached_list *list);
 struct lien_attached *lien_attached_find(
 	const struct lien_probes *probes, dev_t device, ino_t inode);
@@ -161,8 +158,8 @@ void lien_keep_maps(struct lien_probes *probes);
 void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached);
 /* Pins a link. Returns false if it is not pinned. */
 bool lien_keep_link(struct lien_probes *probes, const char *name, int fd, const char *what);
-/* Removes the pins: closing the links is final. */
-void lien_keep_drop(struct lien_probes *probes, struct lien_attached *attached);
+/* Removes its links and their pins, and frees it. */
+void lien_keep_remove(struct lien_probes *probes, struct lien_attached *attached);
 /* Writes the list of attachments to the state file. */
 void lien_keep_save(struct lien_probes *probes);
 
