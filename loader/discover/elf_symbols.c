@@ -72,9 +72,9 @@ static int check(struct lien_elf *elf)
 	return 0;
 }
 
-int lien_elf_open(int fd, struct lien_elf **out)
+/* On success the caller must elf_end(elf->elf). */
+static int open_elf(struct lien_elf *elf, int fd)
 {
-	struct lien_elf *elf;
 	struct stat st;
 	int err;
 
@@ -82,31 +82,12 @@ int lien_elf_open(int fd, struct lien_elf **out)
 		return -errno;
 	if (!S_ISREG(st.st_mode))
 		return -ENOEXEC;
-	elf = calloc(1, sizeof(*elf));
-	if (!elf)
-		return -ENOMEM;
-	elf->size = st.st_size;
-	elf->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	err = elf->fd < 0 ? -errno : 0;
 	elf_version(EV_CURRENT);
-	if (!err) {
-		elf->elf = elf_begin(elf->fd, ELF_C_READ, NULL);
-		err = check(elf);
-	}
-	if (err) {
-		lien_elf_close(elf);
-		return err;
-	}
-	*out = elf;
-	return 0;
-}
-
-void lien_elf_close(struct lien_elf *elf)
-{
-	elf_end(elf->elf);
-	if (elf->fd >= 0)
-		close(elf->fd);
-	free(elf);
+	*elf = (struct lien_elf){elf_begin(fd, ELF_C_READ, NULL), fd, st.st_size, 0};
+	err = check(elf);
+	if (err)
+		elf_end(elf->elf);
+	return err;
 }
 
 /* -EBADMSG: the file is too short. */
@@ -201,15 +182,19 @@ static int function_offset(struct lien_elf *elf, uint64_t address, uint64_t *off
 	return 0;
 }
 
-int lien_elf_text(struct lien_elf *elf, uint64_t *address, uint64_t *file_offset)
+int lien_elf_text(int fd, uint64_t *address, uint64_t *file_offset)
 {
 	GElf_Phdr segment;
+	struct lien_elf elf;
+	int err = open_elf(&elf, fd);
 
-	if (!find_segment(elf, PF_X, NULL, false, &segment))
-		return -ENOENT;
-	*address = segment.p_vaddr / PAGE * PAGE;
-	*file_offset = segment.p_offset / PAGE * PAGE;
-	return 0;
+	if (err)
+		return err;
+	err = find_segment(&elf, PF_X, NULL, false, &segment) ? 0 : -ENOENT;
+	elf_end(elf.elf);
+	*address = err ? 0 : segment.p_vaddr / PAGE * PAGE;
+	*file_offset = err ? 0 : segment.p_offset / PAGE * PAGE;
+	return err;
 }
 
 /* --- what a file exports ---------------------------------------------------------------------- */
@@ -284,7 +269,7 @@ static int walk_exports(struct exports *exports, Elf_Scn *table, const GElf_Shdr
 	return walk_table(exports->elf, header, give_export, exports);
 }
 
-int lien_elf_exports(struct lien_elf *elf, lien_elf_export_fn *fn, void *context)
+static int walk_all_exports(struct lien_elf *elf, lien_elf_export_fn *fn, void *context)
 {
 	struct exports exports = {.elf = elf, .fn = fn, .context = context};
 	Elf_Scn *section = NULL;
@@ -296,6 +281,18 @@ int lien_elf_exports(struct lien_elf *elf, lien_elf_export_fn *fn, void *context
 			err = -EBADMSG;
 		else if (header.sh_type == SHT_DYNSYM)
 			err = walk_exports(&exports, section, &header);
+	return err;
+}
+
+int lien_elf_exports(int fd, lien_elf_export_fn *fn, void *context)
+{
+	struct lien_elf elf;
+	int err = open_elf(&elf, fd);
+
+	if (err)
+		return err;
+	err = walk_all_exports(&elf, fn, context);
+	elf_end(elf.elf);
 	return err;
 }
 
@@ -314,19 +311,24 @@ static int take_object(void *context, const struct lien_elf_export *export)
 	return 1;
 }
 
-int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value)
+int lien_elf_object(int fd, const char *name, uint64_t *value)
 {
 	struct object object = {.name = name};
-	int found = lien_elf_exports(elf, take_object, &object);
 	GElf_Phdr segment;
+	struct lien_elf elf;
+	int err = open_elf(&elf, fd), found;
 
-	if (found < 0)
-		return found;
-	if (!found || !find_segment(elf, 0, &object.address, false, &segment) ||
-		!find_segment(elf, 0, NULL, false, &segment))
-		return -ENOENT;
-	*value = object.address - segment.p_vaddr / PAGE * PAGE;
-	return 0;
+	if (err)
+		return err;
+	found = walk_all_exports(&elf, take_object, &object);
+	err = found < 0 ? found : -ENOENT;
+	if (found > 0 && find_segment(&elf, 0, &object.address, false, &segment) &&
+		find_segment(&elf, 0, NULL, false, &segment)) {
+		*value = object.address - segment.p_vaddr / PAGE * PAGE;
+		err = 0;
+	}
+	elf_end(elf.elf);
+	return err;
 }
 
 static int put_hex(const unsigned char *bytes, size_t count, char *hex, size_t size)
@@ -339,7 +341,7 @@ static int put_hex(const unsigned char *bytes, size_t count, char *hex, size_t s
 	return 0;
 }
 
-int lien_elf_build_id(struct lien_elf *elf, char *hex, size_t size)
+static int find_build_id(const struct lien_elf *elf, char *hex, size_t size)
 {
 	for (size_t i = 0; i < elf->segments; i++) {
 		size_t next, offset = 0, name, body;
@@ -363,6 +365,18 @@ int lien_elf_build_id(struct lien_elf *elf, char *hex, size_t size)
 		}
 	}
 	return -ENOENT;
+}
+
+int lien_elf_build_id(int fd, char *hex, size_t size)
+{
+	struct lien_elf elf;
+	int err = open_elf(&elf, fd);
+
+	if (err)
+		return err;
+	err = find_build_id(&elf, hex, size);
+	elf_end(elf.elf);
+	return err;
 }
 
 /* --- functions by place ---------------------------------------------------------------------- */
@@ -557,19 +571,19 @@ static int search_places(struct lien_elf *elf, struct lien_symbol_lookup *lookup
 
 int lien_symbols_find(int fd, struct lien_symbol_lookup *lookups, unsigned count)
 {
-	struct lien_elf *elf;
-	int err = lien_elf_open(fd, &elf);
+	struct lien_elf elf;
+	int err = open_elf(&elf, fd);
 
 	for (unsigned i = 0; i < count; i++)
 		lookups[i].name = NULL;
 	if (err)
 		return err;
 	if (count)
-		err = search_places(elf, lookups, count);
+		err = search_places(&elf, lookups, count);
 	for (unsigned i = 0; i < count && err; i++) {
 		free(lookups[i].name);
 		lookups[i].name = NULL;
 	}
-	lien_elf_close(elf);
+	elf_end(elf.elf);
 	return err;
 }

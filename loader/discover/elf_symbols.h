@@ -13,12 +13,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct lien_elf;
-
-/* The caller keeps fd, and may close it at once. */
-int lien_elf_open(int fd, struct lien_elf **out);
-void lien_elf_close(struct lien_elf *elf);
-
 struct lien_elf_export {
 	const char *name; /* without a version; "cuMemAlloc_v2" is a name. Valid during the call */
 	bool function;	  /* otherwise data */
@@ -33,17 +27,17 @@ typedef int lien_elf_export_fn(void *context, const struct lien_elf_export *expo
 
 /* Calls fn for each exported function and object, but for those with names of 256 bytes and more.
  * Stops when fn returns non-zero, and returns that value; or an error. */
-int lien_elf_exports(struct lien_elf *elf, lien_elf_export_fn *fn, void *context);
+int lien_elf_exports(int fd, lien_elf_export_fn *fn, void *context);
 
 /* Finds an exported object's address, relative to the address at which the file's first segment is
  * mapped. */
-int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value);
+int lien_elf_object(int fd, const char *name, uint64_t *value);
 
 /* Finds the first executable segment: its address and its place in the file. */
-int lien_elf_text(struct lien_elf *elf, uint64_t *address, uint64_t *file_offset);
+int lien_elf_text(int fd, uint64_t *address, uint64_t *file_offset);
 
 /* Reads the GNU build id in hexadecimal; -ENOENT: it has none, -ENOSPC: hex is too short. */
-int lien_elf_build_id(struct lien_elf *elf, char *hex, size_t size);
+int lien_elf_build_id(int fd, char *hex, size_t size);
 
 struct lien_symbol_lookup {
 	uint64_t offset; /* place of a byte in the file */

@@ -133,18 +133,6 @@ static int look_at_maps(struct lien_inject *inject, struct layout *layout)
 		   : 0;
 }
 
-static int open_mapped(const struct mapped *mapped, struct lien_elf **elf)
-{
-	struct stat st;
-	int fd = lien_untrusted_open(mapped->path, &st), err;
-
-	if (fd < 0)
-		return fd;
-	err = lien_elf_open(fd, elf);
-	close(fd);
-	return err;
-}
-
 /* Returns 0 if the process lacks the function. */
 static uint64_t address_of(const struct mapped *mapped, uint64_t file_offset)
 {
@@ -175,16 +163,16 @@ static int find_one(void *context, const struct lien_elf_export *export)
 /* Looks in one library for those that may be there. */
 static int find_in(const struct mapped *mapped, enum part part, struct wanted *wanted)
 {
-	struct lien_elf *elf;
-	int err;
+	struct stat st;
+	int fd, err;
 
 	if (!mapped->start)
 		return 0;
-	err = open_mapped(mapped, &elf);
-	if (err)
-		return err;
-	err = lien_elf_exports(elf, find_one, wanted);
-	lien_elf_close(elf);
+	fd = lien_untrusted_open(mapped->path, &st);
+	if (fd < 0)
+		return fd;
+	err = lien_elf_exports(fd, find_one, wanted);
+	close(fd);
 	for (; wanted->name && !err; wanted++) {
 		if ((part == PART_LIBC || part == wanted->part) && wanted->offset &&
 			!*wanted->address)
@@ -322,19 +310,19 @@ static int find_control(struct lien_inject *inject)
 {
 	uint64_t value, again = 0;
 	struct layout layout;
-	struct lien_elf *elf;
-	int err;
+	struct stat st;
+	int fd, err;
 
 	inject->control = inject->again = 0;
 	err = look_at_maps(inject, &layout);
 	if (err || !layout.control.start)
 		return err;
-	err = open_mapped(&layout.control, &elf);
-	if (!err) {
-		err = lien_elf_object(elf, "lien_control_state", &value);
-		if (lien_elf_object(elf, "lien_control_again", &again))
+	err = fd = lien_untrusted_open(layout.control.path, &st);
+	if (fd >= 0) {
+		err = lien_elf_object(fd, "lien_control_state", &value);
+		if (lien_elf_object(fd, "lien_control_again", &again))
 			again = 0;
-		lien_elf_close(elf);
+		close(fd);
 	}
 	if (err)
 		return lien_inject_fail(inject, err,

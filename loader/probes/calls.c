@@ -75,23 +75,16 @@ int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_librar
 {
 	struct looking looking = {places, library, fd};
 	const struct lien_probed_call *call;
-	struct lien_elf *elf;
 	unsigned i;
-	int err;
 
 	memset(places, 0, sizeof(*places));
-	err = lien_elf_open(fd, &elf);
-	if (err)
-		return err;
 	for (i = 0; (call = lien_functions_traced(i)); i++)
 		if (call->library == library && !is_unknown(call))
 			places->places[places->count++] =
 				(struct lien_call_place){call, UINT64_MAX};
-	err = lien_elf_exports(elf, look_at, &looking);
-	if (lien_elf_build_id(elf, places->build_id, sizeof(places->build_id)))
+	if (lien_elf_build_id(fd, places->build_id, sizeof(places->build_id)))
 		places->build_id[0] = '\0';
-	lien_elf_close(elf);
-	return err;
+	return lien_elf_exports(fd, look_at, &looking);
 }
 
 /* Returns the index of the place, or set->count if it is not in the set. */
@@ -214,15 +207,10 @@ static void order_groups(struct lien_probe_set *set)
 int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all)
 {
 	struct gating gating = {set, fd, library, all};
-	struct lien_elf *elf;
 	int err;
 
 	set->count = 0;
-	err = lien_elf_open(fd, &elf);
-	if (err)
-		return err;
-	err = lien_elf_exports(elf, add_gated, &gating);
-	lien_elf_close(elf);
+	err = lien_elf_exports(fd, add_gated, &gating);
 	order_groups(set);
 	return err;
 }

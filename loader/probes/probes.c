@@ -409,16 +409,9 @@ int lien_probes_set_control(
 static int control_layout(int fd, struct lien_probe_layout *layout)
 {
 	uint64_t state, text, offset;
-	struct lien_elf *elf;
-	int err;
+	int err = lien_elf_object(fd, "lien_control_state", &state)
+			  ?: lien_elf_text(fd, &text, &offset);
 
-	err = lien_elf_open(fd, &elf);
-	if (err)
-		return err;
-	err = lien_elf_object(elf, "lien_control_state", &state);
-	if (!err)
-		err = lien_elf_text(elf, &text, &offset);
-	lien_elf_close(elf);
 	layout->text_offset = offset;
 	layout->state = state - text;
 	return err;

@@ -32,20 +32,16 @@ static int read_export(void *context, const struct lien_elf_export *export)
 static void read_symbols(void)
 {
 	uint64_t offset, address;
-	struct lien_elf *elf;
 	char id[41], short_id[4];
 	size_t bytes = 0;
 
-	if (lien_elf_open(file, &elf))
-		return;
-	if (lien_elf_exports(elf, read_export, &bytes) > 0)
+	if (lien_elf_exports(file, read_export, &bytes) > 0)
 		abort();
-	lien_elf_object(elf, "data", &offset);
-	lien_elf_text(elf, &address, &offset);
-	if (!lien_elf_build_id(elf, id, sizeof(id)) && strnlen(id, sizeof(id)) == sizeof(id))
+	lien_elf_object(file, "data", &offset);
+	lien_elf_text(file, &address, &offset);
+	if (!lien_elf_build_id(file, id, sizeof(id)) && strnlen(id, sizeof(id)) == sizeof(id))
 		abort();
-	lien_elf_build_id(elf, short_id, sizeof(short_id));
-	lien_elf_close(elf);
+	lien_elf_build_id(file, short_id, sizeof(short_id));
 }
 
 static void find_places(void)

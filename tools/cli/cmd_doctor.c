@@ -52,17 +52,12 @@ static int is_its_function(void *context, const struct lien_elf_export *export)
 static bool is_software_driver(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct lien_elf *elf;
 	bool is;
 
-	if (fd < 0 || lien_elf_open(fd, &elf)) {
-		if (fd >= 0)
-			close(fd);
+	if (fd < 0)
 		return false;
-	}
+	is = lien_elf_exports(fd, is_its_function, NULL) == 1;
 	close(fd);
-	is = lien_elf_exports(elf, is_its_function, NULL) == 1;
-	lien_elf_close(elf);
 	return is;
 }
 
