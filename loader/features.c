@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -20,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "loader/discover/status.h"
+#include "loader/text.h"
 
 #define NOFILE_NEEDED 65536
 #define KERNEL(a, b)  ((a)*1000 + (b))
@@ -199,6 +200,15 @@ static void check_uretprobe(struct lien_feature *f)
 			       "6.11 to 6.13 that lets it pass");
 }
 
+static uint64_t effective_capabilities(void)
+{
+	char status[4096], *line;
+
+	lien_text_read("/proc/self/status", status, sizeof(status));
+	line = strstr(status, "\nCapEff:");
+	return line ? strtoull(line + strlen("\nCapEff:"), NULL, 16) : 0;
+}
+
 static void check_capabilities(struct lien_feature *f)
 {
 	static const struct {
@@ -210,8 +220,7 @@ static void check_capabilities(struct lien_feature *f)
 		{CAP_PERFMON, "CAP_PERFMON", true},
 		{CAP_SYS_PTRACE, "CAP_SYS_PTRACE", false},
 	};
-	const long long found = lien_status_of(getpid(), 0, "CapEff", 16);
-	const uint64_t have = found < 0 ? 0 : found;
+	uint64_t have = effective_capabilities();
 	char missing[80] = "";
 
 	for (unsigned i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {

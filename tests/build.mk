@@ -74,7 +74,6 @@ UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c)
 UNIT_SRCS_test_translate     := control/memory/handles.c \
 	$(addprefix control/driver/, gate.c genuine.c names.c translate.c \
 	watchdog.c)
-UNIT_SRCS_test_uprobe	     := loader/discover/status.c
 UNIT_LIBS_test_uprobe	     := -l:libbpf.a -lelf
 UNIT_SRCS_test_untrusted     := $(UNTRUSTED)
 

@@ -12,23 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "loader/text.h"
+
 #define DEPTH_MAX 33 /* nested user namespaces; the kernel allows 32 */
-
-int lien_text_read(const char *path, char *text, size_t size)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC), err;
-	ssize_t n;
-
-	*text = '\0';
-	if (fd < 0)
-		return -errno;
-	n = read(fd, text, size - 1);
-	err = n < 0 ? -errno : 0;
-	close(fd);
-	n -= n > 0 && text[n - 1] == '\n';
-	text[n < 0 ? 0 : n] = '\0';
-	return err;
-}
 
 int lien_status_read(uint32_t pid, uint32_t tid, char text[LIEN_STATUS_SIZE])
 {

@@ -7,10 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads the beginning of a small file of the kernel's as text, without its last newline. Returns 0,
- * or -errno, and the text is empty. */
-int lien_text_read(const char *path, char *text, size_t size);
-
 #define LIEN_STATUS_SIZE 8192 /* more than its length */
 
 /* Reads all of it, as text; tid 0: the process's. Returns 0 or -errno. */

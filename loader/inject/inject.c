@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "loader/inject/inject_internal.h"
+#include "loader/text.h"
 
 #define PAGE		4096
 #define FRAME_BYTES	20480 /* room that its stack must have */

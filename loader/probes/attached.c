@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "loader/discover/status.h"
+#include "loader/text.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/probes_internal.h"
 #include "loader/probes/uprobe.h"

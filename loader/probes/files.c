@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "agent/graph/array.h"
-#include "loader/probes/probes_internal.h"
+#include "loader/probes/maps.h"
 
 /* Whoever looks at a descriptor, by a system call or in /proc, has a reference while he does. */
 #define LOOKS	3

@@ -11,6 +11,7 @@
 
 #include <lien/thread.h>
 #include "loader/probes/gate_links.h"
+#include "loader/probes/maps.h"
 #include "loader/discover/untrusted.h"
 
 static struct lien_gate *find(const struct lien_probes *probes, uint32_t pid)

@@ -14,7 +14,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "loader/discover/status.h"
+#include "loader/text.h"
 
 /* enum bpf_attach_type: BPF_PERF_EVENT */
 #define PERF_EVENT_TYPE	    41
