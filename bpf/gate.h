@@ -85,22 +85,16 @@ static long held_drop(
 	return 0;
 }
 
-static long comm_drop(void *map, struct lien_probe_comm *key, __u32 *value, __u32 *pid)
-{
-	(void)value;
-	if (key->pid == *pid)
-		bpf_map_delete_elem(map, key);
-	return 0;
-}
-
 static __always_inline void gate_end(__u32 pid)
 {
+	struct dropping dropping = {.comm = {.pid = pid}};
+
 	bpf_map_delete_elem(&shut, &pid);
 	bpf_map_delete_elem(&gates_all, &pid);
 	if (bpf_map_delete_elem(&gates, &pid))
 		return;
 	bpf_for_each_map_elem(&held, held_drop, &pid, 0);
-	bpf_for_each_map_elem(&comms_away, comm_drop, &pid, 0);
+	bpf_for_each_map_elem(&comms_away, comms_drop, &dropping, 0);
 }
 
 /* The process has mapped one of the libraries, which may be a copy without the gate's probes. */

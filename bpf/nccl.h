@@ -545,8 +545,9 @@ struct dropping {
 	__u32 dropped;
 };
 
-static long pairs_drop(
-	void *map, struct lien_probe_pair *key, __u64 *value, struct dropping *dropping)
+/* For all maps whose keys begin with a struct lien_probe_comm. */
+static long comms_drop(
+	void *map, struct lien_probe_comm *key, void *value, struct dropping *dropping)
 {
 	(void)value;
 	if (key->pid == dropping->comm.pid &&
@@ -576,7 +577,7 @@ __noinline int traffic_end(struct thread *thread, __u64 comm)
 	process = process_of(thread);
 	if (sums->calls[LIEN_CALL_NCCL_SEND - LIEN_TRAFFIC_FIRST] ||
 		sums->calls[LIEN_CALL_NCCL_RECV - LIEN_TRAFFIC_FIRST]) {
-		bpf_for_each_map_elem(&pairs, pairs_drop, &dropping, 0);
+		bpf_for_each_map_elem(&pairs, comms_drop, &dropping, 0);
 		if (process)
 			share_give(process->account, SHARE_PAIRS, dropping.dropped);
 	}
@@ -588,15 +589,6 @@ __noinline int traffic_end(struct thread *thread, __u64 comm)
 	return 0;
 }
 
-static long traffic_drop(void *map, struct lien_probe_comm *key, struct lien_probe_traffic *sums,
-	struct dropping *dropping)
-{
-	(void)sums;
-	if (key->pid == dropping->comm.pid && !bpf_map_delete_elem(map, key))
-		dropping->dropped++;
-	return 0;
-}
-
 /* The process has ended. */
 static __always_inline void nccl_forget(__u32 pid, const struct lien_probe_process *process)
 {
@@ -605,10 +597,10 @@ static __always_inline void nccl_forget(__u32 pid, const struct lien_probe_proce
 	__u32 i;
 
 	if (process->comms) {
-		bpf_for_each_map_elem(&traffic, traffic_drop, &dropping, 0);
+		bpf_for_each_map_elem(&traffic, comms_drop, &dropping, 0);
 		share_give(process->account, SHARE_COMMS, dropping.dropped);
 		dropping.dropped = 0;
-		bpf_for_each_map_elem(&pairs, pairs_drop, &dropping, 0);
+		bpf_for_each_map_elem(&pairs, comms_drop, &dropping, 0);
 		share_give(process->account, SHARE_PAIRS, dropping.dropped);
 	}
 	for (i = 0; process->unmade && i < UNMADE; i++) {

@@ -2,7 +2,6 @@
 #include "loader/features.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/bpf.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
@@ -21,6 +20,8 @@
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "loader/text.h"
 
 #define NOFILE_NEEDED 65536
 #define KERNEL(a, b)  ((a)*1000 + (b))
@@ -50,25 +51,6 @@ void lien_feature_remedy(struct lien_feature *feature, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(feature->remedy, sizeof(feature->remedy), format, args);
 	va_end(args);
-}
-
-/* Reads the first bytes of a small file, NUL-terminated, without the last newline; false if
- * unreadable. */
-static bool read_small(const char *path, char *text, size_t size)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n;
-
-	if (fd < 0)
-		return false;
-	n = read(fd, text, size - 1);
-	close(fd);
-	if (n < 0)
-		return false;
-	text[n] = 0;
-	if (n && text[n - 1] == '\n')
-		text[n - 1] = 0;
-	return true;
 }
 
 /* Fills in name and returns the version as KERNEL() has it. */
@@ -113,12 +95,13 @@ static void check_uprobes(struct lien_feature *f)
 {
 	const char *path = "/sys/bus/event_source/devices/uprobe/type";
 	char type[16];
+	int err = lien_text_read(path, type, sizeof(type));
 
-	if (read_small(path, type, sizeof(type))) {
+	if (!err) {
 		lien_feature_found(f, LIEN_FEATURE_OK, "perf event type %s", type);
 		return;
 	}
-	lien_feature_found(f, LIEN_FEATURE_FAIL, "%s: %s", path, strerror(errno));
+	lien_feature_found(f, LIEN_FEATURE_FAIL, "%s: %s", path, strerror(-err));
 	lien_feature_remedy(f, "a kernel with CONFIG_UPROBE_EVENTS=y is needed (and /sys mounted)");
 }
 
@@ -221,8 +204,7 @@ static uint64_t effective_capabilities(void)
 {
 	char status[4096], *line;
 
-	if (!read_small("/proc/self/status", status, sizeof(status)))
-		return 0;
+	lien_text_read("/proc/self/status", status, sizeof(status));
 	line = strstr(status, "\nCapEff:");
 	return line ? strtoull(line + strlen("\nCapEff:"), NULL, 16) : 0;
 }
@@ -289,7 +271,7 @@ static void check_lockdown(struct lien_feature *f)
 {
 	char modes[64];
 
-	if (!read_small("/sys/kernel/security/lockdown", modes, sizeof(modes)) ||
+	if (lien_text_read("/sys/kernel/security/lockdown", modes, sizeof(modes)) ||
 		!strstr(modes, "[confidentiality]")) {
 		lien_feature_found(f, LIEN_FEATURE_OK, "BPF may read kernel memory");
 		return;

@@ -41,14 +41,14 @@ UNIT_SRCS_test_client	     := tools/cli/client.c
 UNIT_SRCS_test_control	     := $(filter-out control/orders/restore.c,$(CONTROL_ALONE))
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := $(ELF_LIBS)
-UNIT_SRCS_test_functions     := loader/probes/functions.c loader/discover/elf_symbols.c
+UNIT_SRCS_test_functions     := loader/discover/elf_symbols.c
 UNIT_LIBS_test_functions     := $(ELF_LIBS)
 UNIT_SRCS_test_gate	     := $(addprefix agent/quiesce/, gate.c gate_make.c)
 UNIT_SRCS_test_gate_links    := loader/probes/gate_links.c
 UNIT_LIBS_test_gate_links    := -l:libbpf.a -lelf -Wl,--wrap=clock_gettime -Wl,--wrap=bpf_map_lookup_elem
 UNIT_SRCS_test_heap	     := control/plain/heap.c
 UNIT_LIBS_test_host	     := -Wl,--wrap=fopen
-UNIT_SRCS_test_inject_choice := $(INJECT)
+UNIT_SRCS_test_inject_choice := $(filter-out loader/inject/inject.c,$(INJECT))
 UNIT_LIBS_test_inject_choice := $(ELF_LIBS)
 UNIT_SRCS_test_items	     := control/memory/items.c
 UNIT_SRCS_test_jobs	     := agent/core/jobs.c
@@ -75,7 +75,6 @@ UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c)
 UNIT_SRCS_test_translate     := control/memory/handles.c \
 	$(addprefix control/driver/, gate.c genuine.c names.c translate.c \
 	watchdog.c)
-UNIT_SRCS_test_uprobe	     := loader/probes/uprobe.c
 UNIT_LIBS_test_uprobe	     := -l:libbpf.a -lelf
 UNIT_SRCS_test_untrusted     := $(UNTRUSTED)
 

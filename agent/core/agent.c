@@ -82,15 +82,16 @@ struct counting {
 	unsigned count, room;
 };
 
-static int count_one(
-	void *context, const struct lien_probe_comm *comm, const struct lien_probe_traffic *traffic)
+static int count_one(void *context, const void *comm, const void *traffic)
 {
 	struct counting *counting = context;
 	int err = lien_array_grow(
 		&counting->counted, counting->count, &counting->room, sizeof(*counting->counted));
 
 	if (!err)
-		counting->counted[counting->count++] = (struct lien_counted){*comm, *traffic};
+		counting->counted[counting->count++] =
+			(struct lien_counted){*(const struct lien_probe_comm *)comm,
+				*(const struct lien_probe_traffic *)traffic};
 	return err;
 }
 

@@ -4,9 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/bpf.h>
 #include <linux/capability.h>
-#include <linux/perf_event.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,23 +88,6 @@ int lien_privileges_keep_netns(void)
 	return keep(BIT(CAP_SYS_ADMIN));
 }
 
-static int load(bool multi)
-{
-	struct bpf_insn program[] = {
-		{.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0},
-		{.code = BPF_JMP | BPF_EXIT},
-	};
-	union bpf_attr attr;
-
-	memset(&attr, 0, sizeof(attr));
-	attr.prog_type = BPF_PROG_TYPE_KPROBE;
-	attr.expected_attach_type = multi ? LIEN_UPROBE_MULTI_TYPE : 0;
-	attr.insns = (uintptr_t)program;
-	attr.insn_cnt = sizeof(program) / sizeof(program[0]);
-	attr.license = (uintptr_t) "Dual BSD/GPL";
-	return syscall(SYS_bpf, BPF_PROG_LOAD, &attr, sizeof(attr));
-}
-
 /* Returns a function's offset in the program's file; 0: not found. */
 static uint64_t file_offset(uintptr_t function)
 {
@@ -124,43 +105,10 @@ static uint64_t file_offset(uintptr_t function)
 	return found;
 }
 
-static int probe_one(uint64_t offset)
-{
-	FILE *type = fopen("/sys/bus/event_source/devices/uprobe/type", "re");
-	struct perf_event_attr attr;
-	int fd = -1;
-
-	memset(&attr, 0, sizeof(attr));
-	attr.size = sizeof(attr);
-	attr.disabled = 1;
-	attr.config1 = (uintptr_t) "/proc/self/exe";
-	attr.config2 = offset;
-	if (type && fscanf(type, "%u", &attr.type) == 1)
-		fd = syscall(SYS_perf_event_open, &attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC);
-	if (type)
-		fclose(type);
-	return fd;
-}
-
-/* Loads a program that does nothing and attaches it to code of ours that has already run. */
-static bool may_attach(bool multi)
-{
-	const uint64_t offset = file_offset((uintptr_t)lien_privileges_begin), cookie = 0;
-	int program = load(multi), fd = -1;
-
-	if (program >= 0)
-		fd = multi ? lien_uprobe_multi_attach(
-				     program, "/proc/self/exe", &offset, &cookie, 1, false, 0)
-			   : probe_one(offset);
-	if (program >= 0)
-		close(program);
-	if (fd >= 0)
-		close(fd);
-	return fd >= 0;
-}
-
 int lien_privileges_try_drop(bool multi)
 {
+	/* of code that has already run */
+	const uint64_t offset = file_offset((uintptr_t)lien_privileges_begin);
 	struct sets all, fewer;
 	int err = get(&all);
 
@@ -171,7 +119,7 @@ int lien_privileges_try_drop(bool multi)
 	err = set(&fewer);
 	if (err)
 		return err;
-	if (!(all.effective & BIT(CAP_SYS_ADMIN)) || may_attach(multi)) {
+	if (!(all.effective & BIT(CAP_SYS_ADMIN)) || lien_uprobe_permitted(multi, offset)) {
 		err = set(&all); /* for the bounding set */
 		return err ? err : lien_privileges_drop();
 	}

@@ -27,7 +27,7 @@
 #include "agent/quiesce/elsewhere.h"
 #include "agent/server/server.h"
 #include "agent/views/views.h"
-#include "loader/probes/uprobe_close.h"
+#include "loader/probes/uprobe.h"
 #include "loader/probes/make_link.h"
 
 #define AT_ONCE_OF_USER 1 /* answers being made by copies */

@@ -221,13 +221,13 @@ static void journal_end(struct lien_agent *agent, const char *why)
 
 int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal)
 {
-	const char *problem = lien_probes_problem(agent->probes);
+	const struct lien_probes_facts *probes = lien_probes_facts(agent->probes);
 	char why[300];
 	int err;
 
 	if (!agent->daemon->journal_path)
 		return 0;
-	if (lien_probes_resumed(agent->probes)) {
+	if (probes->resumed) {
 		agent->daemon->ring_resumed = true;
 		lien_log(6, "goes on with %s: %llu events, %llu processes",
 			agent->daemon->journal_path, (unsigned long long)agent->taken_over,
@@ -240,12 +240,12 @@ int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal)
 	agent->daemon->journal = NULL;
 	if (err)
 		return err;
-	if (!lien_probes_pinned(agent->probes)) {
-		journal_end(agent, problem);
+	if (!probes->pinned) {
+		journal_end(agent, probes->problem);
 		return 0;
 	}
-	if (problem)
-		lien_log(4, "%s", problem);
+	if (*probes->problem)
+		lien_log(4, "%s", probes->problem);
 	err = lien_journal_create(
 		&agent->daemon->journal, agent->daemon->journal_path, new_journal);
 	if (err) {
@@ -326,7 +326,7 @@ void lien_resume_finish(struct lien_agent *agent)
 {
 	int err;
 
-	if (!lien_probes_resumed(agent->probes))
+	if (!lien_probes_facts(agent->probes)->resumed)
 		return;
 	lien_watch_follow(agent);
 	err = lien_probes_finish_takeover(agent->probes, stranded, agent);
@@ -343,7 +343,7 @@ static bool memory_is_away(const struct lien_agent *agent)
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		if (process->held_items || process->parked)
 			return true;
-	return lien_probes_gates(agent->probes);
+	return lien_probes_facts(agent->probes)->gates;
 }
 
 /* Are the probes kept? Only after an orderly stop; a start that failed leaves what it found. */
@@ -355,7 +355,7 @@ static bool leaves_probes(const struct lien_agent *agent, bool started)
 	if (!agent->daemon->journal || !agent->probes)
 		return false;
 	if (!started)
-		return lien_probes_resumed(agent->probes);
+		return lien_probes_facts(agent->probes)->resumed;
 	users = list(agent->graph, false, who, sizeof(who));
 	if (agent->daemon->on_stop == LIEN_ON_STOP_KEEP ||
 		(agent->daemon->on_stop == LIEN_ON_STOP_USED && users)) {

@@ -288,7 +288,7 @@ static int tick_ms(const struct lien_agent *agent)
 		return TICK_REST_MS;
 	return agent->stopping || agent->waking || lien_server_waits_for_quiet(agent) ||
 			       agent->transaction || agent->walks || !LIST_EMPTY(&agent->joins) ||
-			       lien_probes_gates(agent->probes) ||
+			       lien_probes_facts(agent->probes)->gates ||
 			       lien_probes_in_progress(agent->probes)
 		       ? TICK_FAST_MS
 		       : TICK_MS;
@@ -560,7 +560,7 @@ static void give_up_rights(const struct lien_agent *agent)
 	int kept;
 
 	lien_timeout_dismiss();
-	kept = lien_privileges_try_drop(!strcmp(lien_probes_method(agent->probes), "uprobe-multi"));
+	kept = lien_privileges_try_drop(lien_probes_facts(agent->probes)->multi);
 
 	if (kept == 1)
 		lien_log(5, "this kernel lets nobody attach probes one by one without "
@@ -615,7 +615,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 		give_up_rights(agent);
 		lien_graph_be_patient(agent->graph);
 		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
-			lien_probes_method(agent->probes));
+			lien_probes_facts(agent->probes)->method);
 		loop_run(agent);
 		lien_agent_consume(agent);
 		lien_log(6, "stopped");

@@ -251,7 +251,7 @@ static json_t *status_libraries(struct lien_agent *agent, const struct lien_view
 
 static json_t *status_skipped(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
-	const struct lien_skipped *skipped = lien_probes_skipped(agent->probes);
+	const struct lien_skipped *skipped = &lien_probes_facts(agent->probes)->skipped;
 	json_t *list = json_array();
 	unsigned i;
 
@@ -275,16 +275,16 @@ static json_t *status_transaction(struct lien_agent *agent)
 
 static json_t *status_journal(struct lien_agent *agent)
 {
-	const char *problem = agent->daemon->journal_problem[0]
-				      ? agent->daemon->journal_problem
-				      : lien_probes_problem(agent->probes);
+	const struct lien_probes_facts *probes = lien_probes_facts(agent->probes);
+	const char *problem = agent->daemon->journal_problem[0] ? agent->daemon->journal_problem
+								: probes->problem;
 
 	return json_pack("{s:s?, s:I, s:s?, s:I, s:s?}", "path",
 		agent->daemon->journal ? agent->daemon->journal_path : NULL, "bytes",
 		(json_int_t)(agent->daemon->journal ? lien_journal_bytes(agent->daemon->journal)
 						    : 0),
-		"pinned", lien_probes_pinned(agent->probes), "taken_over",
-		(json_int_t)agent->taken_over, "problem", problem);
+		"pinned", probes->pinned, "taken_over", (json_int_t)agent->taken_over, "problem",
+		*problem ? problem : NULL);
 }
 
 /* Returns null if the contexts of all processes are followed. */
@@ -293,7 +293,7 @@ static json_t *status_followed(struct lien_agent *agent, const struct lien_viewe
 	struct lien_process *process;
 	json_t *pids;
 
-	if (!lien_probes_can_follow(agent->probes))
+	if (!lien_probes_facts(agent->probes)->can_follow)
 		return json_null();
 	pids = json_array();
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
@@ -429,10 +429,10 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 		(json_int_t)stats->unmatched_imports, "uncounted",
 		(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNCOUNTED),
 		"counted_communicators", comms_counted(agent), "attach",
-		lien_probes_method(agent->probes), "contexts_followed",
+		lien_probes_facts(agent->probes)->method, "contexts_followed",
 		status_followed(agent, viewer), "libraries", status_libraries(agent, viewer),
 		"skipped", status_skipped(agent, viewer), "skipped_files",
-		(int)lien_probes_skipped(agent->probes)->count, "unprobed",
+		(int)lien_probes_facts(agent->probes)->skipped.count, "unprobed",
 		lien_probing_view(agent, viewer), "transaction", status_transaction(agent),
 		"journal", status_journal(agent), "host", view_host(agent), "held",
 		lien_gate_view(agent, viewer), "loop", status_loop(agent), "other_agents",

@@ -78,7 +78,7 @@ static int start_adoption(struct lien_agent *agent, const struct lien_viewer *vi
 			"this kernel cannot hold threads back (%s), so memory that was there "
 			"before "
 			"the agent is shown, and not moved",
-			lien_probes_gate_lacks(agent->probes));
+			lien_probes_facts(agent->probes)->gate_lacks);
 		err = -EOPNOTSUPP;
 	}
 	for (i = 0; i < agent->at_rest_count && !err; i++) {

@@ -254,7 +254,6 @@ static int find_control(const struct lien_maps_entry *entry, void *arg)
 static int control_place(struct lien_tracked *tracked, const struct lien_library_map *map)
 {
 	struct finding finding = {.map = map, .pid = tracked->pid};
-	struct lien_elf *elf;
 	struct stat st;
 	uint64_t value;
 	int fd, err;
@@ -265,12 +264,8 @@ static int control_place(struct lien_tracked *tracked, const struct lien_library
 	fd = lien_untrusted_open(finding.path, &st);
 	if (fd < 0)
 		return fd;
-	err = lien_elf_open(fd, &elf);
+	err = lien_elf_object(fd, "lien_control_state", &value);
 	close(fd);
-	if (err)
-		return err;
-	err = lien_elf_object(elf, "lien_control_state", &value);
-	lien_elf_close(elf);
 	if (err)
 		return err;
 	if (!finding.memfd) /* for later processes; no other process maps a memfd */

@@ -415,7 +415,7 @@ static const char *raw_to(void *context, uint32_t pid, uint64_t handle)
  * user: what it does not know nobody could import. */
 static unsigned exports_max(const struct lien_agent *agent)
 {
-	unsigned known = lien_probes_exports_max(agent->probes);
+	unsigned known = lien_probes_facts(agent->probes)->exports_max;
 	struct rlimit limit;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur / 2 > known)

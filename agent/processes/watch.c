@@ -102,7 +102,7 @@ static void look_at(struct lien_agent *agent, struct lien_process *process)
 	struct lien_probe_process known;
 	bool learnt;
 
-	if (!lien_probes_can_follow(agent->probes))
+	if (!lien_probes_facts(agent->probes)->can_follow)
 		return;
 	learnt = lien_probes_process(agent->probes, process->pid, &known) && !known.contexts_many &&
 		 known.contexts_set >= ENOUGH;

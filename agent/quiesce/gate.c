@@ -498,7 +498,7 @@ bool lien_gate_others_wait(struct lien_agent *agent)
 	const struct lien_process *process;
 	struct use first = {.agent = agent};
 
-	if (!lien_probes_gates(agent->probes))
+	if (!lien_probes_facts(agent->probes)->gates)
 		return false;
 	lien_probes_held(agent->probes, find_use, &first);
 	process = first.tracked ? lien_graph_process(agent->graph, first.tracked->pid) : NULL;
@@ -518,7 +518,7 @@ void lien_gate_serve(struct lien_agent *agent)
 	uint32_t pid;
 	int err;
 
-	if (!lien_probes_gates(agent->probes))
+	if (!lien_probes_facts(agent->probes)->gates)
 		return;
 	lien_probes_held(agent->probes, find_use, &first);
 	if (first.other)
@@ -568,7 +568,7 @@ static void tick_process(struct lien_agent *agent, struct lien_process *process)
 	if (tracked->t_gate && lien_now_ns() >= tracked->t_gate &&
 		!make_for_all(agent, process, why, sizeof(why)))
 		lien_log(5, "process %u: its threads are held back now", process->pid);
-	if (!lien_probes_gates(agent->probes))
+	if (!lien_probes_facts(agent->probes)->gates)
 		return;
 	lien_gate_cover(agent, process);
 	if (!lien_probes_gate_get(agent->probes, process->pid, &gate) ||
@@ -621,7 +621,7 @@ json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewe
 {
 	struct view view = {agent, viewer, json_array()};
 
-	if (lien_probes_gates(agent->probes))
+	if (lien_probes_facts(agent->probes)->gates)
 		lien_probes_held(agent->probes, view_held, &view);
 	return view.list;
 }

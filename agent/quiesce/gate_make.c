@@ -236,7 +236,7 @@ void lien_gate_cover_late(struct lien_agent *agent)
 {
 	struct lien_process *process;
 
-	if (!lien_probes_gates(agent->probes))
+	if (!lien_probes_facts(agent->probes)->gates)
 		return;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		lien_gate_cover(agent, process);

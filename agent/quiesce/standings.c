@@ -59,8 +59,9 @@ static int note_held(
 	return 0;
 }
 
-static int note_pair(void *context, const struct lien_probe_pair *which, uint64_t calls)
+static int note_pair(void *context, const void *key, const void *calls)
 {
+	const struct lien_probe_pair *which = key;
 	struct rest *rest = context;
 
 	if (lien_rest_index_of(rest, which->pid) < 0)
@@ -68,7 +69,7 @@ static int note_pair(void *context, const struct lien_probe_pair *which, uint64_
 	if (lien_array_grow(
 		    &rest->begun, rest->begun_count, &rest->begun_room, sizeof(*rest->begun)))
 		return -ENOMEM;
-	rest->begun[rest->begun_count++] = (struct begun){*which, calls};
+	rest->begun[rest->begun_count++] = (struct begun){*which, *(const uint64_t *)calls};
 	return 0;
 }
 

@@ -30,7 +30,6 @@ enum rank {
 	RANK_NONE,
 	RANK_LOCAL,
 	RANK_GLOBAL,
-	RANK_OLD_VERSION, /* exported for old programs: name@VERSION, not name@@VERSION */
 	RANK_EXPORTED,
 };
 
@@ -73,9 +72,9 @@ static int check(struct lien_elf *elf)
 	return 0;
 }
 
-int lien_elf_open(int fd, struct lien_elf **out)
+/* On success the caller must elf_end(elf->elf). */
+static int open_elf(struct lien_elf *elf, int fd)
 {
-	struct lien_elf *elf;
 	struct stat st;
 	int err;
 
@@ -83,192 +82,73 @@ int lien_elf_open(int fd, struct lien_elf **out)
 		return -errno;
 	if (!S_ISREG(st.st_mode))
 		return -ENOEXEC;
-	elf = calloc(1, sizeof(*elf));
-	if (!elf)
-		return -ENOMEM;
-	elf->size = st.st_size;
-	elf->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	err = elf->fd < 0 ? -errno : 0;
 	elf_version(EV_CURRENT);
-	if (!err) {
-		elf->elf = elf_begin(elf->fd, ELF_C_READ, NULL);
-		err = check(elf);
+	*elf = (struct lien_elf){elf_begin(fd, ELF_C_READ, NULL), fd, st.st_size, 0};
+	err = check(elf);
+	if (err)
+		elf_end(elf->elf);
+	return err;
+}
+
+/* -EBADMSG: the file is too short. */
+static int read_at(const struct lien_elf *elf, uint64_t offset, void *to, size_t size)
+{
+	char *at = to;
+	ssize_t n;
+
+	if (!inside(elf, offset, size))
+		return -EBADMSG;
+	for (; size; at += n, offset += n, size -= n) {
+		n = pread(elf->fd, at, size, offset);
+		if (n <= 0)
+			return n ? -errno : -EBADMSG; /* the file shrank */
 	}
-	if (err) {
-		lien_elf_close(elf);
-		return err;
-	}
-	*out = elf;
 	return 0;
 }
 
-void lien_elf_close(struct lien_elf *elf)
-{
-	elf_end(elf->elf);
-	if (elf->fd >= 0)
-		close(elf->fd);
-	free(elf);
-}
+#define SYMBOLS_CHUNK 4096
 
-/* Returns the version of each symbol of a table; NULL: it has none. */
-static const uint16_t *versions_of(Elf *elf, Elf_Scn *table, uint64_t count)
-{
-	size_t index = elf_ndxscn(table);
-	Elf_Scn *section = NULL;
-	GElf_Shdr header;
-	Elf_Data *data;
-
-	while ((section = elf_nextscn(elf, section))) {
-		if (!gelf_getshdr(section, &header) || header.sh_type != SHT_GNU_versym ||
-			header.sh_link != index || header.sh_size > SECTION_MAX)
-			continue;
-		data = elf_getdata(section, NULL);
-		return data && data->d_buf && data->d_size >= count * sizeof(uint16_t) ? data->d_buf
-										       : NULL;
-	}
-	return NULL;
-}
-
-#define VERSION_HIDDEN 0x8000
-
-typedef int symbol_fn(void *context, const char *name, const GElf_Sym *symbol, enum rank rank);
-
-/* Calls fn for each named symbol of a table but exported local ones, until it returns non-zero, and
- * returns that value. */
-static int walk_table(
-	Elf *elf, Elf_Scn *section, const GElf_Shdr *header, symbol_fn *fn, void *context)
-{
-	bool exported = header->sh_type == SHT_DYNSYM;
-	GElf_Shdr names_header;
-	Elf_Data *data, *names;
-	const uint16_t *versions;
-	Elf_Scn *names_section;
-	uint64_t count;
-	int err = 0;
-
-	names_section = elf_getscn(elf, header->sh_link);
-	if (!names_section || !gelf_getshdr(names_section, &names_header) ||
-		names_header.sh_type != SHT_STRTAB || names_header.sh_size > SECTION_MAX ||
-		header->sh_size > SECTION_MAX || header->sh_entsize != sizeof(Elf64_Sym))
-		return -EBADMSG;
-	data = elf_getdata(section, NULL);
-	names = elf_getdata(names_section, NULL);
-	if (!data || !names || !names->d_buf || !names->d_size ||
-		((const char *)names->d_buf)[names->d_size - 1])
-		return -EBADMSG;
-	count = data->d_buf ? data->d_size / sizeof(Elf64_Sym) : 0;
-	versions = exported ? versions_of(elf, section, count) : NULL;
-	for (uint64_t i = 1; i < count && !err; i++) {
-		GElf_Sym symbol;
-		bool local;
-
-		if (!gelf_getsym(data, i, &symbol))
-			return -EBADMSG;
-		if (symbol.st_shndx == SHN_UNDEF || symbol.st_shndx == SHN_ABS || !symbol.st_name)
-			continue;
-		if (symbol.st_name >= names->d_size)
-			return -EBADMSG;
-		local = GELF_ST_BIND(symbol.st_info) == STB_LOCAL;
-		if (local && exported)
-			continue;
-		err = fn(context, (const char *)names->d_buf + symbol.st_name, &symbol,
-			local					   ? RANK_LOCAL
-			: !exported				   ? RANK_GLOBAL
-			: versions && versions[i] & VERSION_HIDDEN ? RANK_OLD_VERSION
-								   : RANK_EXPORTED);
-	}
-	return err;
-}
-
-/* The same for each table of that type. */
-static int walk_tables(Elf *elf, unsigned type, symbol_fn *fn, void *context)
-{
-	Elf_Scn *section = NULL;
-	int err = 0;
-
-	while (!err && (section = elf_nextscn(elf, section))) {
-		GElf_Shdr header;
-
-		if (!gelf_getshdr(section, &header))
-			return -EBADMSG;
-		if (header.sh_type == type)
-			err = walk_table(elf, section, &header, fn, context);
-	}
-	return err;
-}
-
-/* --- functions and data by name -------------------------------------------------------------- */
-
-/* Until the search is over, a lookup's result is the rank of what was found, and its file_offset
- * that symbol's value. */
-struct search {
-	struct lien_elf_lookup **sorted; /* by name */
-	unsigned count;
-	bool functions; /* otherwise data */
+/* A defined symbol with a name, which is at .st_name of section .names. */
+struct symbol {
+	const Elf64_Sym *sym;
+	uint64_t index; /* in its table */
+	unsigned names;
+	enum rank rank;
 };
 
-static int compare_lookups(const void *a, const void *b)
+typedef int symbol_fn(void *context, const struct symbol *symbol);
+
+/* Calls fn for each such symbol of a table until it returns non-zero, and returns that value. Reads
+ * the table piecewise: it may have 100s of MiB. */
+static int walk_table(
+	const struct lien_elf *elf, const GElf_Shdr *table, symbol_fn *fn, void *context)
 {
-	return strcmp((*(struct lien_elf_lookup *const *)a)->name,
-		(*(struct lien_elf_lookup *const *)b)->name);
-}
+	uint64_t count = table->sh_size / sizeof(Elf64_Sym), done, n, i;
+	enum rank rank = table->sh_type == SHT_DYNSYM ? RANK_EXPORTED : RANK_GLOBAL;
+	Elf64_Sym *chunk;
+	int err = 0;
 
-/* strcmp() of a plain name and a symbol's name, which may carry "@version". */
-static int compare_symbol(const char *wanted, const char *symbol)
-{
-	while (*wanted && *wanted == *symbol) {
-		wanted++;
-		symbol++;
-	}
-	return (unsigned char)*wanted - (*symbol == '@' ? 0 : (unsigned char)*symbol);
-}
-
-/* Lookups of the same name are neighbours in the sorted list: each gets the answer. */
-static int offer_symbol(void *context, const char *name, const GElf_Sym *symbol, enum rank rank)
-{
-	struct search *search = context;
-	unsigned low = 0, high = search->count;
-	int type = GELF_ST_TYPE(symbol->st_info);
-
-	if (search->functions ? type != STT_FUNC : type != STT_OBJECT && type != STT_NOTYPE)
-		return 0;
-	while (low < high) {
-		unsigned middle = low + (high - low) / 2;
-
-		if (compare_symbol(search->sorted[middle]->name, name) < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	for (; low < search->count && !compare_symbol(search->sorted[low]->name, name); low++)
-		if ((int)rank > search->sorted[low]->result) {
-			search->sorted[low]->result = rank;
-			search->sorted[low]->file_offset = symbol->st_value;
-		}
-	return 0;
-}
-
-static int search_names(
-	struct lien_elf *elf, struct lien_elf_lookup *lookups, unsigned count, bool functions)
-{
-	struct search search = {.count = count, .functions = functions};
-	unsigned i;
-	int err;
-
-	search.sorted = calloc(count, sizeof(*search.sorted));
-	if (!search.sorted)
+	if (table->sh_entsize != sizeof(*chunk) || !elf_getscn(elf->elf, table->sh_link) ||
+		!inside(elf, table->sh_offset, table->sh_size))
+		return -EBADMSG;
+	chunk = malloc(SYMBOLS_CHUNK * sizeof(*chunk));
+	if (!chunk)
 		return -ENOMEM;
-	for (i = 0; i < count; i++) {
-		lookups[i].result = RANK_NONE;
-		search.sorted[i] = &lookups[i];
+	for (done = 0; done < count && !err; done += n) {
+		n = count - done < SYMBOLS_CHUNK ? count - done : SYMBOLS_CHUNK;
+		err = read_at(
+			elf, table->sh_offset + done * sizeof(*chunk), chunk, n * sizeof(*chunk));
+		for (i = 0; i < n && !err; i++) {
+			bool local = ELF64_ST_BIND(chunk[i].st_info) == STB_LOCAL;
+			struct symbol symbol = {
+				chunk + i, done + i, table->sh_link, local ? RANK_LOCAL : rank};
+
+			if (chunk[i].st_name && chunk[i].st_shndx != SHN_UNDEF &&
+				chunk[i].st_shndx != SHN_ABS)
+				err = fn(context, &symbol);
+		}
 	}
-	qsort(search.sorted, count, sizeof(*search.sorted), compare_lookups);
-	err = walk_tables(elf->elf, SHT_DYNSYM, offer_symbol, &search);
-	for (i = 0; i < count && lookups[i].result == RANK_EXPORTED; i++)
-		;
-	if (!err && i < count)
-		err = walk_tables(elf->elf, SHT_SYMTAB, offer_symbol, &search);
-	free(search.sorted);
+	free(chunk);
 	return err;
 }
 
@@ -302,82 +182,153 @@ static int function_offset(struct lien_elf *elf, uint64_t address, uint64_t *off
 	return 0;
 }
 
-int lien_elf_functions(struct lien_elf *elf, struct lien_elf_lookup *lookups, unsigned count)
+int lien_elf_text(int fd, uint64_t *address, uint64_t *file_offset)
 {
-	int err = count ? search_names(elf, lookups, count, true) : 0, found = 0;
+	GElf_Phdr segment;
+	struct lien_elf elf;
+	int err = open_elf(&elf, fd);
 
 	if (err)
 		return err;
-	for (unsigned i = 0; i < count; i++) {
-		struct lien_elf_lookup *lookup = &lookups[i];
-
-		lookup->result = lookup->result ? function_offset(elf, lookup->file_offset,
-							  &lookup->file_offset)
-						: -ENOENT;
-		found += !lookup->result;
-	}
-	return found;
+	err = find_segment(&elf, PF_X, NULL, false, &segment) ? 0 : -ENOENT;
+	elf_end(elf.elf);
+	*address = err ? 0 : segment.p_vaddr / PAGE * PAGE;
+	*file_offset = err ? 0 : segment.p_offset / PAGE * PAGE;
+	return err;
 }
 
-int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value)
-{
-	struct lien_elf_lookup lookup = {.name = name};
-	GElf_Phdr segment;
-	int err;
-
-	err = search_names(elf, &lookup, 1, false);
-	if (err)
-		return err;
-	if (!lookup.result || !find_segment(elf, 0, &lookup.file_offset, false, &segment) ||
-		!find_segment(elf, 0, NULL, false, &segment))
-		return -ENOENT;
-	*value = lookup.file_offset - segment.p_vaddr / PAGE * PAGE;
-	return 0;
-}
-
-int lien_elf_text(struct lien_elf *elf, uint64_t *address, uint64_t *file_offset)
-{
-	GElf_Phdr segment;
-
-	if (!find_segment(elf, PF_X, NULL, false, &segment))
-		return -ENOENT;
-	*address = segment.p_vaddr / PAGE * PAGE;
-	*file_offset = segment.p_offset / PAGE * PAGE;
-	return 0;
-}
+/* --- what a file exports ---------------------------------------------------------------------- */
 
 struct exports {
 	struct lien_elf *elf;
-	int (*fn)(void *context, const char *name, uint64_t file_offset);
+	lien_elf_export_fn *fn;
 	void *context;
+	const Elf_Data *names;
+	const uint16_t *versions; /* of each symbol; NULL: none */
 };
 
-#define NAME_SIZE 256 /* no function of our libraries has a longer name */
+#define VERSION_HIDDEN 0x8000
+#define NAME_SIZE      256 /* no function of our libraries has a longer name */
 
-static int give_export(void *context, const char *name, const GElf_Sym *symbol, enum rank rank)
+static int give_export(void *context, const struct symbol *symbol)
 {
-	unsigned type = GELF_ST_TYPE(symbol->st_info);
 	const struct exports *exports = context;
-	uint64_t offset = UINT64_MAX;
-	char plain[NAME_SIZE];
-	size_t length = strcspn(name, "@");
+	const Elf64_Sym *sym = symbol->sym;
+	unsigned type = ELF64_ST_TYPE(sym->st_info);
+	struct lien_elf_export export = {
+		.function = type == STT_FUNC || type == STT_GNU_IFUNC,
+		.old = exports->versions && exports->versions[symbol->index] & VERSION_HIDDEN,
+		.address = sym->st_value,
+		.file_offset = UINT64_MAX,
+	};
 
-	(void)rank;
-	if ((type != STT_FUNC && type != STT_GNU_IFUNC) || length >= sizeof(plain))
+	if (sym->st_name >= exports->names->d_size)
+		return -EBADMSG;
+	if (symbol->rank == RANK_LOCAL ||
+		(!export.function && type != STT_OBJECT && type != STT_NOTYPE) ||
+		(type == STT_FUNC &&
+			function_offset(exports->elf, sym->st_value, &export.file_offset)))
 		return 0;
-	memcpy(plain, name, length);
-	plain[length] = '\0';
-	if (type == STT_FUNC && function_offset(exports->elf, symbol->st_value, &offset))
-		return 0;
-	return exports->fn(exports->context, plain, offset);
+	export.name = (const char *)exports->names->d_buf + sym->st_name;
+	return strnlen(export.name, NAME_SIZE) < NAME_SIZE ? exports->fn(exports->context, &export)
+							   : 0;
 }
 
-int lien_elf_exports(struct lien_elf *elf,
-	int (*fn)(void *context, const char *name, uint64_t file_offset), void *context)
+/* Finds the version of each symbol of a table. */
+static const uint16_t *versions_of(Elf *elf, Elf_Scn *table, uint64_t size)
 {
-	struct exports exports = {elf, fn, context};
+	size_t index = elf_ndxscn(table), bytes = size / sizeof(Elf64_Sym) * sizeof(uint16_t);
+	Elf_Scn *section = NULL;
+	GElf_Shdr header;
+	Elf_Data *data;
 
-	return walk_tables(elf->elf, SHT_DYNSYM, give_export, &exports);
+	while ((section = elf_nextscn(elf, section))) {
+		if (!gelf_getshdr(section, &header) || header.sh_type != SHT_GNU_versym ||
+			header.sh_link != index || header.sh_size > SECTION_MAX)
+			continue;
+		data = elf_getdata(section, NULL);
+		return data && data->d_buf && data->d_size >= bytes ? data->d_buf : NULL;
+	}
+	return NULL;
+}
+
+static int walk_exports(struct exports *exports, Elf_Scn *table, const GElf_Shdr *header)
+{
+	Elf *elf = exports->elf->elf;
+	Elf_Scn *section = elf_getscn(elf, header->sh_link);
+	GElf_Shdr names;
+	const Elf_Data *data;
+
+	if (!section || !gelf_getshdr(section, &names) || names.sh_type != SHT_STRTAB ||
+		names.sh_size > SECTION_MAX || header->sh_size > SECTION_MAX)
+		return -EBADMSG;
+	data = exports->names = elf_getdata(section, NULL);
+	if (!data || !data->d_buf || !data->d_size || ((const char *)data->d_buf)[data->d_size - 1])
+		return -EBADMSG;
+	exports->versions = versions_of(elf, table, header->sh_size);
+	return walk_table(exports->elf, header, give_export, exports);
+}
+
+static int walk_all_exports(struct lien_elf *elf, lien_elf_export_fn *fn, void *context)
+{
+	struct exports exports = {.elf = elf, .fn = fn, .context = context};
+	Elf_Scn *section = NULL;
+	GElf_Shdr header;
+	int err = 0;
+
+	while (!err && (section = elf_nextscn(elf->elf, section)))
+		if (!gelf_getshdr(section, &header))
+			err = -EBADMSG;
+		else if (header.sh_type == SHT_DYNSYM)
+			err = walk_exports(&exports, section, &header);
+	return err;
+}
+
+int lien_elf_exports(int fd, lien_elf_export_fn *fn, void *context)
+{
+	struct lien_elf elf;
+	int err = open_elf(&elf, fd);
+
+	if (err)
+		return err;
+	err = walk_all_exports(&elf, fn, context);
+	elf_end(elf.elf);
+	return err;
+}
+
+struct object {
+	const char *name;
+	uint64_t address;
+};
+
+static int take_object(void *context, const struct lien_elf_export *export)
+{
+	struct object *object = context;
+
+	if (export->function || strcmp(export->name, object->name))
+		return 0;
+	object->address = export->address;
+	return 1;
+}
+
+int lien_elf_object(int fd, const char *name, uint64_t *value)
+{
+	struct object object = {.name = name};
+	GElf_Phdr segment;
+	struct lien_elf elf;
+	int err = open_elf(&elf, fd), found;
+
+	if (err)
+		return err;
+	found = walk_all_exports(&elf, take_object, &object);
+	err = found < 0 ? found : -ENOENT;
+	if (found > 0 && find_segment(&elf, 0, &object.address, false, &segment) &&
+		find_segment(&elf, 0, NULL, false, &segment)) {
+		*value = object.address - segment.p_vaddr / PAGE * PAGE;
+		err = 0;
+	}
+	elf_end(elf.elf);
+	return err;
 }
 
 static int put_hex(const unsigned char *bytes, size_t count, char *hex, size_t size)
@@ -390,7 +341,7 @@ static int put_hex(const unsigned char *bytes, size_t count, char *hex, size_t s
 	return 0;
 }
 
-int lien_elf_build_id(struct lien_elf *elf, char *hex, size_t size)
+static int find_build_id(const struct lien_elf *elf, char *hex, size_t size)
 {
 	for (size_t i = 0; i < elf->segments; i++) {
 		size_t next, offset = 0, name, body;
@@ -416,9 +367,20 @@ int lien_elf_build_id(struct lien_elf *elf, char *hex, size_t size)
 	return -ENOENT;
 }
 
+int lien_elf_build_id(int fd, char *hex, size_t size)
+{
+	struct lien_elf elf;
+	int err = open_elf(&elf, fd);
+
+	if (err)
+		return err;
+	err = find_build_id(&elf, hex, size);
+	elf_end(elf.elf);
+	return err;
+}
+
 /* --- functions by place ---------------------------------------------------------------------- */
 
-#define SYMBOLS_CHUNK  4096
 #define NAME_MAX_BYTES 4096
 /* A mangled name can be written so that it expands without end; such names are truncated. */
 #define DEMANGLED_MAX 480
@@ -444,22 +406,6 @@ struct targets {
 	unsigned count;
 };
 
-/* -EBADMSG: the file is too short. */
-static int read_at(const struct lien_elf *elf, uint64_t offset, void *to, size_t size)
-{
-	char *at = to;
-	ssize_t n;
-
-	if (!inside(elf, offset, size))
-		return -EBADMSG;
-	for (; size; at += n, offset += n, size -= n) {
-		n = pread(elf->fd, at, size, offset);
-		if (n <= 0)
-			return n ? -errno : -EBADMSG; /* the file shrank */
-	}
-	return 0;
-}
-
 static int compare_targets(const void *a, const void *b)
 {
 	const struct target *x = a, *y = b;
@@ -482,65 +428,35 @@ static unsigned target_from(const struct targets *targets, uint64_t address)
 	return low;
 }
 
-static void offer_function(struct targets *targets, const struct function *function)
+static int offer_function(void *context, const struct symbol *symbol)
 {
-	unsigned i = target_from(targets, function->start);
-	struct target *target = &targets->list[i];
+	const struct function function = {.start = symbol->sym->st_value,
+		.size = symbol->sym->st_size,
+		.section = symbol->sym->st_shndx,
+		.names = symbol->names,
+		.name = symbol->sym->st_name,
+		.rank = symbol->rank};
+	unsigned type = ELF64_ST_TYPE(symbol->sym->st_info), i;
+	struct targets *targets = context;
+	struct target *target;
 
-	if (i == targets->count)
-		return;
-	if (!target->nearest.rank || function->start > target->nearest.start ||
-		(function->start == target->nearest.start && function->size))
-		target->nearest = *function;
+	i = target_from(targets, function.start);
+	if (i == targets->count || (type != STT_FUNC && type != STT_GNU_IFUNC))
+		return 0;
+	target = &targets->list[i];
+	if (!target->nearest.rank || function.start > target->nearest.start ||
+		(function.start == target->nearest.start && function.size))
+		target->nearest = function;
 	for (; i < targets->count; i++) {
 		target = &targets->list[i];
-		if (target->address - function->start >= function->size)
+		if (target->address - function.start >= function.size)
 			break;
-		if (function->start > target->inner.start || !target->inner.rank ||
-			(function->start == target->inner.start &&
-				function->rank > target->inner.rank))
-			target->inner = *function;
+		if (function.start > target->inner.start || !target->inner.rank ||
+			(function.start == target->inner.start &&
+				function.rank > target->inner.rank))
+			target->inner = function;
 	}
-}
-
-/* Reads the table piecewise: it may have 100s of MiB. */
-static int search_table(struct targets *targets, const GElf_Shdr *table)
-{
-	uint64_t count = table->sh_size / sizeof(Elf64_Sym), done, n, i;
-	bool exported = table->sh_type == SHT_DYNSYM;
-	Elf64_Sym *chunk;
-	int err = 0;
-
-	if (table->sh_entsize != sizeof(Elf64_Sym) ||
-		!elf_getscn(targets->elf->elf, table->sh_link) ||
-		!inside(targets->elf, table->sh_offset, table->sh_size))
-		return -EBADMSG;
-	chunk = malloc(SYMBOLS_CHUNK * sizeof(*chunk));
-	if (!chunk)
-		return -ENOMEM;
-	for (done = 0; done < count && !err; done += n) {
-		n = count - done < SYMBOLS_CHUNK ? count - done : SYMBOLS_CHUNK;
-		err = read_at(targets->elf, table->sh_offset + done * sizeof(*chunk), chunk,
-			n * sizeof(*chunk));
-		for (i = 0; i < n && !err; i++) {
-			unsigned type = ELF64_ST_TYPE(chunk[i].st_info);
-			struct function function = {.start = chunk[i].st_value,
-				.size = chunk[i].st_size,
-				.section = chunk[i].st_shndx,
-				.names = table->sh_link,
-				.name = chunk[i].st_name,
-				.rank = exported ? RANK_EXPORTED : RANK_GLOBAL};
-
-			if ((type != STT_FUNC && type != STT_GNU_IFUNC) || !chunk[i].st_name ||
-				chunk[i].st_shndx == SHN_UNDEF || chunk[i].st_shndx == SHN_ABS)
-				continue;
-			if (ELF64_ST_BIND(chunk[i].st_info) == STB_LOCAL)
-				function.rank = RANK_LOCAL;
-			offer_function(targets, &function);
-		}
-	}
-	free(chunk);
-	return err;
+	return 0;
 }
 
 struct demangled {
@@ -646,7 +562,7 @@ static int search_places(struct lien_elf *elf, struct lien_symbol_lookup *lookup
 		if (!gelf_getshdr(section, &header))
 			err = -EBADMSG;
 		else if (header.sh_type == SHT_DYNSYM || header.sh_type == SHT_SYMTAB)
-			err = search_table(&targets, &header);
+			err = walk_table(elf, &header, offer_function, &targets);
 	if (!err)
 		err = name_all(&targets);
 	free(targets.list);
@@ -655,19 +571,19 @@ static int search_places(struct lien_elf *elf, struct lien_symbol_lookup *lookup
 
 int lien_symbols_find(int fd, struct lien_symbol_lookup *lookups, unsigned count)
 {
-	struct lien_elf *elf;
-	int err = lien_elf_open(fd, &elf);
+	struct lien_elf elf;
+	int err = open_elf(&elf, fd);
 
 	for (unsigned i = 0; i < count; i++)
 		lookups[i].name = NULL;
 	if (err)
 		return err;
 	if (count)
-		err = search_places(elf, lookups, count);
+		err = search_places(&elf, lookups, count);
 	for (unsigned i = 0; i < count && err; i++) {
 		free(lookups[i].name);
 		lookups[i].name = NULL;
 	}
-	lien_elf_close(elf);
+	elf_end(elf.elf);
 	return err;
 }

@@ -9,46 +9,35 @@
 #ifndef LIEN_ELF_SYMBOLS_H
 #define LIEN_ELF_SYMBOLS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-struct lien_elf;
-
-struct lien_elf_lookup {
-	const char *name;
-	uint64_t file_offset; /* out */
-	int result;	      /* out: 0 or -ENOENT */
+struct lien_elf_export {
+	const char *name; /* without a version; "cuMemAlloc_v2" is a name. Valid during the call */
+	bool function;	  /* otherwise data */
+	bool old; /* a version for old programs, "name@VERSION": others may have the name, too */
+	uint64_t address;
+	/* Of a function's first instruction; UINT64_MAX: it is resolved at load time (ifunc), or it
+	 * is data. */
+	uint64_t file_offset;
 };
 
-/* The caller keeps fd, and may close it at once. */
-int lien_elf_open(int fd, struct lien_elf **out);
-void lien_elf_close(struct lien_elf *elf);
+typedef int lien_elf_export_fn(void *context, const struct lien_elf_export *export);
 
-/*
- * Finds the places in the file of functions' first instructions, in one pass. Exported symbols win
- * over those of .symtab, global ones over local ones, earlier ones over later ones. A version
- * ("name@@NCCL_2") is not part of a name; "cuMemAlloc_v2" is a name. Functions that are resolved at
- * load time (ifunc) are not found. Returns how many were found, or an error.
- */
-int lien_elf_functions(struct lien_elf *elf, struct lien_elf_lookup *lookups, unsigned count);
+/* Calls fn for each exported function and object, but for those with names of 256 bytes and more.
+ * Stops when fn returns non-zero, and returns that value; or an error. */
+int lien_elf_exports(int fd, lien_elf_export_fn *fn, void *context);
 
-/*
- * Calls fn for each exported function, with its name without a version and the place of its first
- * instruction in the file (UINT64_MAX for one that is resolved at load time, ifunc). Stops when fn
- * returns non-zero, and returns that value; or an error.
- */
-int lien_elf_exports(struct lien_elf *elf,
-	int (*fn)(void *context, const char *name, uint64_t file_offset), void *context);
-
-/* Finds a data symbol's address, relative to the address at which the file's first segment is
+/* Finds an exported object's address, relative to the address at which the file's first segment is
  * mapped. */
-int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value);
+int lien_elf_object(int fd, const char *name, uint64_t *value);
 
 /* Finds the first executable segment: its address and its place in the file. */
-int lien_elf_text(struct lien_elf *elf, uint64_t *address, uint64_t *file_offset);
+int lien_elf_text(int fd, uint64_t *address, uint64_t *file_offset);
 
 /* Reads the GNU build id in hexadecimal; -ENOENT: it has none, -ENOSPC: hex is too short. */
-int lien_elf_build_id(struct lien_elf *elf, char *hex, size_t size);
+int lien_elf_build_id(int fd, char *hex, size_t size);
 
 struct lien_symbol_lookup {
 	uint64_t offset; /* place of a byte in the file */

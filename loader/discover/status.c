@@ -12,27 +12,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "loader/text.h"
+
 #define DEPTH_MAX 33 /* nested user namespaces; the kernel allows 32 */
 
 int lien_status_read(uint32_t pid, uint32_t tid, char text[LIEN_STATUS_SIZE])
 {
 	char path[48];
-	ssize_t n;
-	int fd;
 
 	if (tid)
 		snprintf(path, sizeof(path), "/proc/%u/task/%u/status", pid, tid);
 	else
 		snprintf(path, sizeof(path), "/proc/%u/status", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	n = read(fd, text, LIEN_STATUS_SIZE - 1);
-	close(fd);
-	if (n < 0)
-		return -errno;
-	text[n] = 0;
-	return 0;
+	return lien_text_read(path, text, LIEN_STATUS_SIZE);
 }
 
 const char *lien_status_field(const char *text, const char *field)

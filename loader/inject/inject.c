@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "loader/inject/inject_internal.h"
+#include "loader/text.h"
 
 #define PAGE		4096
 #define FRAME_BYTES	20480 /* room that its stack must have */
@@ -30,7 +31,12 @@
 #define TRIES		3
 #define CLEAR_UP_MS	3000 /* work that has begun may end after the limit */
 
-int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3)
+/*
+ * Rates a thread that waits in this system call, with these second to fourth arguments. 1: first
+ * choice, 3: last, 0: never. All of these calls can be restarted with the remaining time;
+ * epoll_wait(), which the kernel ends with EINTR, qualifies only if it waits forever.
+ */
+static int choose(long number, uint64_t a1, uint64_t a2, uint64_t a3)
 {
 	switch (number) {
 	case SYS_poll:
@@ -77,24 +83,20 @@ struct threads {
 
 static void look_at(struct threads *threads, uint32_t pid, pid_t tid)
 {
+	char path[64], text[256];
 	unsigned long long a[4];
-	int choice, fields;
-	char path[64];
 	long number;
-	FILE *file;
+	int choice;
 
 	snprintf(path, sizeof(path), "/proc/%u/task/%d/syscall", pid, tid);
-	file = fopen(path, "re");
-	if (!file)
+	if (lien_text_read(path, text, sizeof(text)) == -ENOENT)
 		return;
-	fields = fscanf(file, "%ld %llx %llx %llx %llx", &number, &a[0], &a[1], &a[2], &a[3]);
-	fclose(file);
 	threads->all++;
-	if (fields != 5)
+	if (sscanf(text, "%ld %llx %llx %llx %llx", &number, &a[0], &a[1], &a[2], &a[3]) != 5)
 		return; /* "running" */
 	/* The process shares its memory with another during these. */
 	threads->vfork |= number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
-	choice = lien_inject_choice(number, a[1], a[2], a[3]);
+	choice = choose(number, a[1], a[2], a[3]);
 	if (!choice || threads->count == THREADS_MAX)
 		return;
 	threads->list[threads->count].tid = tid;
@@ -189,8 +191,8 @@ static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pi
 		return -EAGAIN;
 	if (err)
 		return err;
-	if (lien_inject_choice(regs->orig_rax, regs->rsi, regs->rdx, regs->r10) &&
-		is_free(inject, regs) && is_libcs(inject, regs->fs_base, tid) &&
+	if (choose(regs->orig_rax, regs->rsi, regs->rdx, regs->r10) && is_free(inject, regs) &&
+		is_libcs(inject, regs->fs_base, tid) &&
 		lien_status_of(inject->pid, tid, "Seccomp", 10) <= 0)
 		return 0;
 	lien_remote_release(remote, NULL);
@@ -200,8 +202,8 @@ static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pi
 static int fail_stop(struct lien_inject *inject, int err)
 {
 	uint32_t pid = inject->pid;
-	FILE *file;
-	int scope = 0;
+	char text[16];
+	int scope;
 
 	if (err == -EBUSY)
 		return lien_inject_fail(inject, err,
@@ -213,11 +215,8 @@ static int fail_stop(struct lien_inject *inject, int err)
 	if (err != -EPERM)
 		return lien_inject_fail(
 			inject, err, "cannot stop a thread of process %u: %s", pid, strerror(-err));
-	file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
-	if (file && fscanf(file, "%d", &scope) != 1)
-		scope = 0;
-	if (file)
-		fclose(file);
+	lien_text_read("/proc/sys/kernel/yama/ptrace_scope", text, sizeof(text));
+	scope = atoi(text);
 	if (scope)
 		return lien_inject_fail(inject, err,
 			"may not trace process %u: kernel.yama.ptrace_scope is %d; run as root, or "

@@ -153,11 +153,4 @@ int lien_inject_start(struct lien_inject *inject, struct lien_remote *remote, ui
 /* Makes the new thread load the library or, `again`, call inject->again. Returns 0 or -errno. */
 int lien_inject_load(struct lien_inject *inject, uint64_t region, bool again);
 
-/*
- * inject.c: rates a thread that waits in this system call, with these second to fourth arguments.
- * 1: first choice, 3: last, 0: never. All of these calls can be restarted with the remaining time;
- * epoll_wait(), which the kernel ends with EINTR, qualifies only if it waits forever.
- */
-int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3);
-
 #endif

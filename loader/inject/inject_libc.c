@@ -133,18 +133,6 @@ static int look_at_maps(struct lien_inject *inject, struct layout *layout)
 		   : 0;
 }
 
-static int open_mapped(const struct mapped *mapped, struct lien_elf **elf)
-{
-	struct stat st;
-	int fd = lien_untrusted_open(mapped->path, &st), err;
-
-	if (fd < 0)
-		return fd;
-	err = lien_elf_open(fd, elf);
-	close(fd);
-	return err;
-}
-
 /* Returns 0 if the process lacks the function. */
 static uint64_t address_of(const struct mapped *mapped, uint64_t file_offset)
 {
@@ -156,35 +144,42 @@ static uint64_t address_of(const struct mapped *mapped, uint64_t file_offset)
 
 /* Functions to find, and the library that has them up to glibc 2.33; libc has stubs of some. */
 struct wanted {
-	const char *name;
+	const char *name;  /* NULL: after the last one */
 	uint64_t *address; /* 0: not found yet */
 	enum part part;
+	uint64_t offset; /* in the library that is searched; 0: not there */
 };
 
-#define WANTED_MAX 16
+static int find_one(void *context, const struct lien_elf_export *export)
+{
+	struct wanted *wanted;
+
+	for (wanted = context; wanted->name && export->file_offset != UINT64_MAX; wanted++)
+		if (!strcmp(wanted->name, export->name) && (!wanted->offset || !export->old))
+			wanted->offset = export->file_offset;
+	return 0;
+}
 
 /* Looks in one library for those that may be there. */
-static int find_in(
-	const struct mapped *mapped, enum part part, const struct wanted *wanted, unsigned count)
+static int find_in(const struct mapped *mapped, enum part part, struct wanted *wanted)
 {
-	struct lien_elf_lookup lookups[WANTED_MAX] = {};
-	struct lien_elf *elf;
-	int err;
+	struct stat st;
+	int fd, err;
 
 	if (!mapped->start)
 		return 0;
-	err = open_mapped(mapped, &elf);
-	if (err)
-		return err;
-	for (unsigned i = 0; i < count; i++)
-		lookups[i].name = wanted[i].name;
-	err = lien_elf_functions(elf, lookups, count);
-	lien_elf_close(elf);
-	for (unsigned i = 0; i < count && err >= 0; i++)
-		if ((part == PART_LIBC || part == wanted[i].part) && !lookups[i].result &&
-			!*wanted[i].address)
-			*wanted[i].address = address_of(mapped, lookups[i].file_offset);
-	return err < 0 ? err : 0;
+	fd = lien_untrusted_open(mapped->path, &st);
+	if (fd < 0)
+		return fd;
+	err = lien_elf_exports(fd, find_one, wanted);
+	close(fd);
+	for (; wanted->name && !err; wanted++) {
+		if ((part == PART_LIBC || part == wanted->part) && wanted->offset &&
+			!*wanted->address)
+			*wanted->address = address_of(mapped, wanted->offset);
+		wanted->offset = 0;
+	}
+	return err;
 }
 
 /* Finds two pieces of libc that have no names: a system call followed by a return, taken from
@@ -253,24 +248,24 @@ static int find_functions(struct lien_inject *inject, const struct mapped *parts
 {
 	uint64_t getpid_at = 0, old_dlopen = 0, old_dlclose = 0;
 	struct lien_inject_calls *calls = &inject->calls;
-	const struct wanted wanted[] = {
-		{"pthread_create", &calls->pthread_create, PART_PTHREAD},
-		{"pthread_detach", &calls->pthread_detach, PART_PTHREAD},
-		{"dlopen", &calls->dlopen, PART_DL},
-		{"dlclose", &calls->dlclose, PART_DL},
-		{"dlerror", &calls->dlerror, PART_DL},
-		{"__errno_location", &calls->errno_location, PART_LIBC},
-		{"munmap", &calls->munmap, PART_LIBC},
-		{"getpid", &getpid_at, PART_LIBC},
-		{"__libc_dlopen_mode", &old_dlopen, PART_LIBC},
-		{"__libc_dlclose", &old_dlclose, PART_LIBC},
+	struct wanted wanted[] = {
+		{"pthread_create", &calls->pthread_create, PART_PTHREAD, 0},
+		{"pthread_detach", &calls->pthread_detach, PART_PTHREAD, 0},
+		{"dlopen", &calls->dlopen, PART_DL, 0},
+		{"dlclose", &calls->dlclose, PART_DL, 0},
+		{"dlerror", &calls->dlerror, PART_DL, 0},
+		{"__errno_location", &calls->errno_location, PART_LIBC, 0},
+		{"munmap", &calls->munmap, PART_LIBC, 0},
+		{"getpid", &getpid_at, PART_LIBC, 0},
+		{"__libc_dlopen_mode", &old_dlopen, PART_LIBC, 0},
+		{"__libc_dlclose", &old_dlclose, PART_LIBC, 0},
+		{NULL, NULL, PARTS, 0},
 	};
 	static const enum part order[] = {PART_PTHREAD, PART_DL, PART_LIBC};
 	int err = 0;
 
 	for (unsigned i = 0; i < 3 && !err; i++)
-		err = find_in(
-			&parts[order[i]], order[i], wanted, sizeof(wanted) / sizeof(wanted[0]));
+		err = find_in(&parts[order[i]], order[i], wanted);
 	if (!err)
 		err = find_pieces(inject, &parts[PART_LIBC], getpid_at);
 	inject->dlopen_mode = RTLD_NOW_MODE;
@@ -315,19 +310,19 @@ static int find_control(struct lien_inject *inject)
 {
 	uint64_t value, again = 0;
 	struct layout layout;
-	struct lien_elf *elf;
-	int err;
+	struct stat st;
+	int fd, err;
 
 	inject->control = inject->again = 0;
 	err = look_at_maps(inject, &layout);
 	if (err || !layout.control.start)
 		return err;
-	err = open_mapped(&layout.control, &elf);
-	if (!err) {
-		err = lien_elf_object(elf, "lien_control_state", &value);
-		if (lien_elf_object(elf, "lien_control_again", &again))
+	err = fd = lien_untrusted_open(layout.control.path, &st);
+	if (fd >= 0) {
+		err = lien_elf_object(fd, "lien_control_state", &value);
+		if (lien_elf_object(fd, "lien_control_again", &again))
 			again = 0;
-		lien_elf_close(elf);
+		close(fd);
 	}
 	if (err)
 		return lien_inject_fail(inject, err,

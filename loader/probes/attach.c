@@ -116,9 +116,9 @@ static int skip(
 {
 	const struct lien_skipped_file *file;
 
-	if (find_skipped(&probes->skipped, name, st))
+	if (find_skipped(&probes->facts.skipped, name, st))
 		return err;
-	file = add_skipped(&probes->skipped, name, st, err, user);
+	file = add_skipped(&probes->facts.skipped, name, st, err, user);
 	if (file)
 		probes->config.on_skipped(probes->config.context, file);
 	return err;
@@ -133,25 +133,20 @@ static bool is_gone(int err)
 /* Returns true if the contents are not worth reading again. */
 static int refused_before(const struct lien_probes *probes, const char *name, const struct stat *st)
 {
-	const struct lien_skipped_file *file = find_skipped(&probes->skipped, name, st);
+	const struct lien_skipped_file *file = find_skipped(&probes->facts.skipped, name, st);
 
 	return file && (file->err == -ENOEXEC || file->err == -EBADMSG || file->err == -ENODATA)
 		       ? file->err
 		       : 0;
 }
 
-const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)
-{
-	return &probes->skipped;
-}
-
 bool lien_probes_is_rewritten(const struct lien_probes *probes, ino_t inode)
 {
 	unsigned i;
 
-	for (i = 0; i < probes->skipped.kept; i++)
-		if (probes->skipped.files[i].inode == inode &&
-			probes->skipped.files[i].err == -ETXTBSY)
+	for (i = 0; i < probes->facts.skipped.kept; i++)
+		if (probes->facts.skipped.files[i].inode == inode &&
+			probes->facts.skipped.files[i].err == -ETXTBSY)
 			return true;
 	return false;
 }
@@ -163,7 +158,7 @@ static int begin_links(struct lien_probes *probes, struct lien_attached *attache
 	const struct lien_probe_set *set)
 {
 	const unsigned quick = attached->quick;
-	const bool each = !probes->multi, returns = quick < set->count;
+	const bool each = !probes->facts.multi, returns = quick < set->count;
 	const unsigned count = each ? 2 * set->count - quick : 1u + returns;
 	const struct lien_link_request requests[] = {
 		{bpf_program__fd(probes->skel->progs.lien_return), set->offsets + quick,
@@ -172,13 +167,9 @@ static int begin_links(struct lien_probes *probes, struct lien_attached *attache
 			set->count, .each = each},
 	};
 
-	attached->links = malloc(count * sizeof(*attached->links));
-	if (!attached->links)
-		return -ENOMEM;
-	attached->links_count = count;
-	memset(attached->links, 0xff, count * sizeof(*attached->links));
-	return lien_making_begin(
-		&attached->making, fd, returns ? requests : requests + 1, 1 + returns);
+	return lien_attached_room(attached, count)
+		       ?: lien_making_begin(&attached->making, fd,
+				  returns ? requests : requests + 1, 1 + returns);
 }
 
 /* The pass in which a call is attached. The first pass has no return probes; cuInit comes last. */
@@ -207,7 +198,8 @@ static int find_calls(const struct lien_probes *probes, struct lien_attached *at
 				continue;
 			if (place->offset == UINT64_MAX)
 				attached->file.missing[missing++] = place->call->symbol;
-			else if (!probes->can_follow || !(place->call->flags & LIEN_CALL_CONTEXT))
+			else if (!probes->facts.can_follow ||
+				 !(place->call->flags & LIEN_CALL_CONTEXT))
 				lien_probe_set_add(set, place, attached->number);
 		}
 		if (!pass)
@@ -240,11 +232,11 @@ static bool is_same(const struct lien_probed_file *a, const struct lien_probed_f
 static struct lien_attached *find_same(
 	const struct lien_attached_list *list, const struct lien_probed_file *file)
 {
-	unsigned i;
+	struct lien_attached *attached;
 
-	for (i = 0; i < list->count; i++)
-		if (is_same(&list->items[i]->file, file))
-			return list->items[i];
+	TAILQ_FOREACH (attached, list, next)
+		if (is_same(&attached->file, file))
+			return attached;
 	return NULL;
 }
 
@@ -282,16 +274,13 @@ const struct lien_probed_file *lien_probes_file(
 static uint64_t t_attached(const struct lien_probes *probes, const struct lien_attached *attached)
 {
 	const struct lien_attached *old;
-	unsigned i;
 
-	for (i = 0; i < probes->old.count; i++) {
-		old = probes->old.items[i];
+	TAILQ_FOREACH (old, &probes->old, next)
 		if (old->probes == attached->probes &&
 			((old->file.device == attached->file.device &&
 				 old->file.inode == attached->file.inode) ||
 				is_same(&old->file, &attached->file)))
 			return old->file.t_attached;
-	}
 	return lien_clock_ns();
 }
 
@@ -321,40 +310,29 @@ static void note_user(struct lien_attached *attached, uint32_t user)
 		attached->file.user = user;
 }
 
-/* Adds an attachment whose probes are in place. */
-static int add(struct lien_probes *probes, struct lien_attached *attached)
-{
-	int err;
-
-	attached->file.t_attached = t_attached(probes, attached);
-	err = lien_attached_add(&probes->files, attached);
-	if (err)
-		return err;
-	lien_keep_links(probes, attached);
-	lien_keep_save(probes);
-	remove_skipped(&probes->skipped, attached->file.device, attached->file.inode);
-	return 0;
-}
-
-/* Returns 0: it is in probes->files; -EINPROGRESS: in probes->attaching; otherwise the caller still
- * owns it. */
+/* Continues with an attachment of probes->attaching. Returns 0: it is in probes->files;
+ * -EINPROGRESS; -errno. */
 static int proceed(struct lien_probes *probes, struct lien_attached *attached)
 {
 	int err = attached->err;
 
 	if (!err && attached->making)
 		err = lien_making_wait(&attached->making, attached->links);
-	if (err == -EINPROGRESS && lien_attached_add(&probes->attaching, attached))
-		return -ENOMEM;
-	return err ? err : add(probes, attached);
+	if (err)
+		return err;
+	attached->file.t_attached = t_attached(probes, attached);
+	TAILQ_REMOVE(&probes->attaching, attached, next);
+	TAILQ_INSERT_TAIL(&probes->files, attached, next);
+	lien_keep_links(probes, attached);
+	lien_keep_save(probes);
+	remove_skipped(&probes->facts.skipped, attached->file.device, attached->file.inode);
+	return 0;
 }
 
-static struct lien_attached *take(struct lien_attached_list *list, unsigned index)
+static void give_up(struct lien_probes *probes, struct lien_attached *attached)
 {
-	struct lien_attached *taken = list->items[index];
-
-	list->items[index] = list->items[--list->count];
-	return taken;
+	TAILQ_REMOVE(&probes->attaching, attached, next);
+	lien_attached_free(attached);
 }
 
 /* Keeps the error for the next caller who asks for the file. If nobody does, reports it here. */
@@ -369,20 +347,19 @@ static void fail(struct lien_probes *probes, struct lien_attached *attached, int
 	if (!attached->err)
 		attached->t_failed = now;
 	attached->err = err;
-	if (now - attached->t_failed < TOLD_NS && !lien_attached_add(&probes->attaching, attached))
+	if (now - attached->t_failed < TOLD_NS)
 		return;
 	skip(probes, file->path, &st, err, file->user);
-	lien_attached_free(attached);
+	give_up(probes, attached);
 }
 
 void lien_probes_attach_tick(struct lien_probes *probes)
 {
-	struct lien_attached *attached;
-	unsigned i;
+	struct lien_attached *attached, *next;
 	int err;
 
-	for (i = probes->attaching.count; i-- > 0;) {
-		attached = take(&probes->attaching, i);
+	TAILQ_FOREACH_SAFE(attached, &probes->attaching, next, next)
+	{
 		err = proceed(probes, attached);
 		if (err && err != -EINPROGRESS)
 			fail(probes, attached, err);
@@ -391,33 +368,31 @@ void lien_probes_attach_tick(struct lien_probes *probes)
 
 unsigned lien_probes_attaching(const struct lien_probes *probes, uint32_t user)
 {
-	unsigned i, count = 0;
+	const struct lien_attached *attached;
+	unsigned count = 0;
 
-	for (i = 0; i < probes->attaching.count; i++)
-		count += probes->attaching.items[i]->file.user == user;
+	TAILQ_FOREACH (attached, &probes->attaching, next)
+		count += attached->file.user == user;
 	return count;
 }
 
-/* Returns -1 if that file is not in progress. */
-static int find_attaching(const struct lien_probes *probes, dev_t device, ino_t inode)
+static struct lien_attached *find_attaching(
+	const struct lien_probes *probes, dev_t device, ino_t inode)
 {
-	const struct lien_probed_file *file;
-	unsigned i;
+	struct lien_attached *attached;
 
-	for (i = 0; i < probes->attaching.count; i++) {
-		file = &probes->attaching.items[i]->file;
-		if (file->device == device && file->inode == inode)
-			return i;
-	}
-	return -1;
+	TAILQ_FOREACH (attached, &probes->attaching, next)
+		if (attached->file.device == device && attached->file.inode == inode)
+			return attached;
+	return NULL;
 }
 
 bool lien_probes_is_attaching(const struct lien_probes *probes, dev_t device, ino_t inode)
 {
-	return find_attaching(probes, device, inode) >= 0;
+	return find_attaching(probes, device, inode);
 }
 
-/* Returns 0: *attached can continue, or is NULL if there is nothing to do. */
+/* Returns 0: *attached is in progress, or NULL if there is nothing to do. */
 static int begin(struct lien_probes *probes, enum lien_library library, int fd,
 	const struct stat *st, const char *name, struct lien_attached **attached)
 {
@@ -440,11 +415,13 @@ static int begin(struct lien_probes *probes, enum lien_library library, int fd,
 	new->probes = hash_probes(&set);
 	err = begin_links(probes, new, fd, &set);
 out:
-	if (!err)
-		*attached = new;
-	else
+	if (err) {
 		lien_attached_free(new);
-	return err < 0 ? err : 0;
+		return err < 0 ? err : 0;
+	}
+	TAILQ_INSERT_TAIL(&probes->attaching, new, next);
+	*attached = new;
+	return 0;
 }
 
 int lien_probes_attach(struct lien_probes *probes, enum lien_library library, const char *path,
@@ -452,7 +429,7 @@ int lien_probes_attach(struct lien_probes *probes, enum lien_library library, co
 {
 	struct lien_attached *attached = NULL, *known;
 	struct stat st = {0};
-	int fd, err, at;
+	int fd, err;
 
 	fd = lien_untrusted_open(path, &st);
 	if (fd == -ETIMEDOUT || (is_gone(fd) && user != LIEN_PROBES_SYSTEM))
@@ -464,17 +441,15 @@ int lien_probes_attach(struct lien_probes *probes, enum lien_library library, co
 	if (known)
 		note_user(known, user);
 	if (!err && !known) {
-		at = find_attaching(probes, st.st_dev, st.st_ino);
-		if (at >= 0)
-			attached = take(&probes->attaching, at);
-		else
+		attached = find_attaching(probes, st.st_dev, st.st_ino);
+		if (!attached)
 			err = begin(probes, library, fd, &st, name, &attached);
 	}
 	if (attached) {
 		note_user(attached, user);
 		err = proceed(probes, attached);
 		if (err && err != -EINPROGRESS)
-			lien_attached_free(attached);
+			give_up(probes, attached);
 	}
 	close(fd);
 	return err && err != -EINPROGRESS ? skip(probes, name, &st, err, user) : err;
@@ -482,22 +457,21 @@ int lien_probes_attach(struct lien_probes *probes, enum lien_library library, co
 
 const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index)
 {
-	return index < probes->files.count ? &probes->files.items[index]->file : NULL;
+	const struct lien_attached *attached;
+
+	TAILQ_FOREACH (attached, &probes->files, next)
+		if (!index--)
+			return &attached->file;
+	return NULL;
 }
 
 void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode)
 {
 	struct lien_attached *attached = lien_attached_find(probes, device, inode);
-	unsigned i = 0;
 
 	if (!attached)
 		return;
-	while (probes->files.items[i] != attached)
-		i++;
-	take(&probes->files, i);
-	/* Their names go last: whoever closes the last reference to a link waits for the kernel. */
-	lien_attached_close(attached);
-	lien_keep_drop(probes, attached);
-	lien_attached_free(attached);
+	TAILQ_REMOVE(&probes->files, attached, next);
+	lien_keep_remove(probes, attached);
 	lien_keep_save(probes);
 }

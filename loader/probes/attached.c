@@ -11,9 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "loader/text.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/probes_internal.h"
-#include "loader/probes/uprobe_close.h"
+#include "loader/probes/uprobe.h"
 
 struct lien_attached *lien_attached_new(const char *name)
 {
@@ -27,6 +28,16 @@ struct lien_attached *lien_attached_new(const char *name)
 		return attached;
 	free(attached);
 	return NULL;
+}
+
+int lien_attached_room(struct lien_attached *attached, unsigned count)
+{
+	attached->links = malloc(count * sizeof(*attached->links));
+	if (!attached->links)
+		return -ENOMEM;
+	attached->links_count = count;
+	memset(attached->links, 0xff, count * sizeof(*attached->links));
+	return 0;
 }
 
 void lien_attached_close(struct lien_attached *attached)
@@ -46,24 +57,14 @@ void lien_attached_free(struct lien_attached *attached)
 	free(attached);
 }
 
-int lien_attached_add(struct lien_attached_list *list, struct lien_attached *attached)
-{
-	struct lien_attached **items =
-		realloc(list->items, (list->count + 1) * sizeof(*list->items));
-
-	if (!items)
-		return -ENOMEM;
-	list->items = items;
-	items[list->count++] = attached;
-	return 0;
-}
-
 void lien_attached_clear(struct lien_attached_list *list)
 {
-	while (list->count)
-		lien_attached_free(list->items[--list->count]);
-	free(list->items);
-	list->items = NULL;
+	struct lien_attached *attached;
+
+	while ((attached = TAILQ_FIRST(list))) {
+		TAILQ_REMOVE(list, attached, next);
+		lien_attached_free(attached);
+	}
 }
 
 static bool is_shown_by(const struct lien_attached *attached, dev_t device)
@@ -79,33 +80,20 @@ static bool is_shown_by(const struct lien_attached *attached, dev_t device)
 struct lien_attached *lien_attached_find(
 	const struct lien_probes *probes, dev_t device, ino_t inode)
 {
-	unsigned i;
+	struct lien_attached *attached;
 
-	for (i = 0; i < probes->files.count; i++)
-		if (probes->files.items[i]->file.inode == inode &&
-			is_shown_by(probes->files.items[i], device))
-			return probes->files.items[i];
+	TAILQ_FOREACH (attached, &probes->files, next)
+		if (attached->file.inode == inode && is_shown_by(attached, device))
+			return attached;
 	return NULL;
-}
-
-const char *lien_probes_method(const struct lien_probes *probes)
-{
-	return probes->multi ? "uprobe-multi" : "perf";
 }
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-/* Reads the id of the machine's current boot. */
+/* The id of the machine's current boot; empty: it cannot be read. */
 static void read_boot(char boot[40])
 {
-	FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-
-	boot[0] = '\0';
-	if (file && !fgets(boot, 40, file))
-		boot[0] = '\0';
-	if (file)
-		fclose(file);
-	boot[strcspn(boot, "\n")] = '\0';
+	lien_text_read("/proc/sys/kernel/random/boot_id", boot, 40);
 }
 
 static uint64_t pid_namespace(void)
@@ -187,11 +175,11 @@ static int read_attached(const json_t *object, struct lien_attached_list *list)
 		!read_hex(object, "probes", &attached->probes) ||
 		!read_hex(object, "device", &device) || !read_hex(object, "inode", &inode) ||
 		!read_text(object, "build_id", attached->file.build_id,
-			sizeof(attached->file.build_id)) ||
-		lien_attached_add(list, attached)) {
+			sizeof(attached->file.build_id))) {
 		lien_attached_free(attached);
 		return -EBADMSG;
 	}
+	TAILQ_INSERT_TAIL(list, attached, next);
 	attached->file.device = device;
 	attached->file.inode = inode;
 	attached->file.overlay = json_is_true(json_object_get(object, "overlay"));
@@ -217,6 +205,7 @@ int lien_attached_read(const char *path, struct lien_attached_state *state)
 	size_t i;
 
 	memset(state, 0, sizeof(*state));
+	TAILQ_INIT(&state->list);
 	if (lstat(path, &st))
 		return -ENOENT;
 	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
@@ -247,22 +236,22 @@ int lien_attached_read(const char *path, struct lien_attached_state *state)
 static json_t *of_probes(const struct lien_probes *probes)
 {
 	const struct lien_attached_list *lists[] = {&probes->files, &probes->old};
-	json_t *attached = json_array();
+	const struct lien_attached *attached;
+	json_t *array = json_array();
 	char boot[40];
-	unsigned i, j;
+	unsigned i;
 
 	read_boot(boot);
 	if (probes->system && probes->system->pins)
-		json_array_append_new(attached, of_attached(probes->system, false));
+		json_array_append_new(array, of_attached(probes->system, false));
 	for (i = 0; i < 2; i++)
-		for (j = 0; j < lists[i]->count; j++)
-			if (lists[i]->items[j]->pins)
-				json_array_append_new(
-					attached, of_attached(lists[i]->items[j], i == 1));
+		TAILQ_FOREACH (attached, lists[i], next)
+			if (attached->pins)
+				json_array_append_new(array, of_attached(attached, i == 1));
 	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:o}", "build", probes->build, "boot",
 		boot, "layout", hex(probes->layout), "journal", hex(probes->journal),
 		"pid_namespace", hex(pid_namespace()), "next", probes->next_attachment, "attached",
-		attached);
+		array);
 }
 
 int lien_attached_write(const char *path, const struct lien_probes *probes)

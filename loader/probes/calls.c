@@ -23,7 +23,7 @@ static uint64_t behind_endbr(int fd, uint64_t offset)
 	return offset;
 }
 
-struct unknown {
+struct looking {
 	struct lien_call_places *places;
 	enum lien_library library;
 	int fd;
@@ -47,48 +47,44 @@ static const struct lien_probed_call *unknown_of(enum lien_library library)
 	return lien_functions_traced(i);
 }
 
-static int add_unknown(void *context, const char *symbol, uint64_t offset)
+static int look_at(void *context, const struct lien_elf_export *export)
 {
-	const struct unknown *unknown = context;
-	struct lien_call_places *places = unknown->places;
+	const struct looking *looking = context;
+	struct lien_call_places *places = looking->places;
+	struct lien_call_place *place = places->places, *end = place + places->count;
 
-	if (!lien_function_may_hold(unknown->library, symbol) || offset == UINT64_MAX)
+	if (export->file_offset == UINT64_MAX)
 		return 0;
-	if (places->count == LIEN_CALL_PLACES_MAX)
-		return -E2BIG;
-	places->places[places->count++] = (struct lien_call_place){
-		unknown_of(unknown->library), behind_endbr(unknown->fd, offset)};
+	while (place < end &&
+		(is_unknown(place->call) || strcmp(place->call->symbol, export->name)))
+		place++;
+	if (place == end) {
+		if (!lien_function_may_hold(looking->library, export->name))
+			return 0;
+		if (places->count == LIEN_CALL_PLACES_MAX)
+			return -E2BIG;
+		places->count++;
+		*place = (struct lien_call_place){unknown_of(looking->library), UINT64_MAX};
+	}
+	if (place->offset == UINT64_MAX || !export->old)
+		place->offset = behind_endbr(looking->fd, export->file_offset);
 	return 0;
 }
 
 int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_library library)
 {
-	struct lien_elf_lookup found[LIEN_CALL_PLACES_MAX] = {0};
-	struct unknown unknown = {places, library, fd};
+	struct looking looking = {places, library, fd};
 	const struct lien_probed_call *call;
-	struct lien_elf *elf;
 	unsigned i;
-	int err;
 
 	memset(places, 0, sizeof(*places));
-	err = lien_elf_open(fd, &elf);
-	if (err)
-		return err;
 	for (i = 0; (call = lien_functions_traced(i)); i++)
-		if (call->library == library && !is_unknown(call)) {
-			found[places->count].name = call->symbol;
-			places->places[places->count++].call = call;
-		}
-	err = lien_elf_functions(elf, found, places->count);
-	for (i = 0; i < places->count; i++)
-		places->places[i].offset =
-			found[i].result ? UINT64_MAX : behind_endbr(fd, found[i].file_offset);
-	if (err >= 0 && library != LIEN_LIB_CUDART)
-		err = lien_elf_exports(elf, add_unknown, &unknown);
-	if (lien_elf_build_id(elf, places->build_id, sizeof(places->build_id)))
+		if (call->library == library && !is_unknown(call))
+			places->places[places->count++] =
+				(struct lien_call_place){call, UINT64_MAX};
+	if (lien_elf_build_id(fd, places->build_id, sizeof(places->build_id)))
 		places->build_id[0] = '\0';
-	lien_elf_close(elf);
-	return err < 0 ? err : 0;
+	return lien_elf_exports(fd, look_at, &looking);
 }
 
 /* Returns the index of the place, or set->count if it is not in the set. */
@@ -154,16 +150,19 @@ static void merge(uint64_t *cookie, enum lien_library library, const char *symbo
 		0);
 }
 
-static int add_gated(void *context, const char *symbol, uint64_t offset)
+static int add_gated(void *context, const struct lien_elf_export *export)
 {
+	const char *symbol = export->name;
 	struct gating *gating = context;
 	struct lien_probe_set *set = gating->set;
 	const struct lien_probed_call *call = lien_function_call(symbol);
 	enum lien_touches touches;
 	enum lien_gating how = lien_function_gating(gating->library, symbol, &touches);
+	uint64_t offset = export->file_offset;
 	unsigned i;
 
-	if (how == LIEN_GATING_NONE || (how == LIEN_GATING_ALL && !gating->all))
+	if (!export->function || how == LIEN_GATING_NONE ||
+		(how == LIEN_GATING_ALL && !gating->all))
 		return 0;
 	if (offset == UINT64_MAX)
 		return -EOPNOTSUPP;
@@ -208,15 +207,10 @@ static void order_groups(struct lien_probe_set *set)
 int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all)
 {
 	struct gating gating = {set, fd, library, all};
-	struct lien_elf *elf;
 	int err;
 
 	set->count = 0;
-	err = lien_elf_open(fd, &elf);
-	if (err)
-		return err;
-	err = lien_elf_exports(elf, add_gated, &gating);
-	lien_elf_close(elf);
+	err = lien_elf_exports(fd, add_gated, &gating);
 	order_groups(set);
 	return err;
 }

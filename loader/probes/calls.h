@@ -27,7 +27,7 @@ struct lien_call_places {
 
 /* Finds all traced calls that the library may have, and all functions that may have memory held
  * unknown to lien, which are calls of LIEN_CALL_CU_UNKNOWN or _RDMA_UNKNOWN; fd: its file. Returns
- * 0; -E2BIG: too many of those; or the errors of lien_elf_open(). */
+ * 0; -E2BIG: too many of those; or the errors of lien_elf_exports(). */
 int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_library library);
 
 /* More functions than any library has. */
@@ -42,7 +42,7 @@ struct lien_probe_set {
 /*
  * Fills *set with the functions at which a gate holds threads back: with `all` those that work on
  * any memory, otherwise those that work on NCCL's. The cookies have no attachment's number. Returns
- * 0, the errors of lien_elf_open(); -E2BIG: more functions than can be held; -EOPNOTSUPP: one of
+ * 0, the errors of lien_elf_exports(); -E2BIG: more functions than can be held; -EOPNOTSUPP: one of
  * them is resolved at load time.
  */
 int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all);

@@ -3,24 +3,16 @@
 
 #include <bpf/bpf.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <lien/clock.h>
 #include "loader/probes/make_link.h"
 #include "loader/probes/probes_internal.h"
-#include "loader/probes/uprobe_close.h"
 #include "loader/discover/untrusted.h"
 
 #define NEVER UINT64_MAX
-
-bool lien_probes_can_follow(const struct lien_probes *probes)
-{
-	return probes->can_follow;
-}
 
 static struct lien_following *find(const struct lien_probes *probes, uint32_t pid)
 {
@@ -41,12 +33,7 @@ bool lien_probes_follows(const struct lien_probes *probes, uint32_t pid)
 {
 	const struct lien_following *following = find(probes, pid);
 
-	return following && !following->making;
-}
-
-static void pin_name(const struct lien_following *following, char *name, size_t size)
-{
-	snprintf(name, size, "link-%u-process", following->number);
+	return following && !following->links->making;
 }
 
 static int set_since(struct lien_probes *probes, uint32_t pid, uint64_t start, uint64_t since)
@@ -68,15 +55,20 @@ static uint64_t since_before(const struct lien_probes *probes, uint32_t pid, uin
 	return followed.t_since;
 }
 
-static struct lien_following *add(struct lien_probes *probes)
+static struct lien_following *add(struct lien_probes *probes, uint32_t pid, uint64_t start)
 {
-	struct lien_following *grown = realloc(
-		probes->following, (probes->following_count + 1) * sizeof(*probes->following));
+	struct lien_following *following =
+		reallocarray(probes->following, probes->following_count + 1, sizeof(*following));
+	struct lien_attached *links = following ? lien_attached_new("a link") : NULL;
 
-	if (!grown)
+	if (following)
+		probes->following = following;
+	if (!links)
 		return NULL;
-	probes->following = grown;
-	return &grown[probes->following_count];
+	links->number = ++probes->next_attachment;
+	following += probes->following_count++;
+	*following = (struct lien_following){pid, links, start, since_before(probes, pid, start)};
+	return following;
 }
 
 /* Finds the places of the calls with LIEN_CALL_CONTEXT. Returns 0, -ENODATA: there is none; -errno.
@@ -99,23 +91,28 @@ static int find_contexts(struct lien_attached *attached, int fd)
 	return attached->contexts_count ? 0 : -ENODATA;
 }
 
-static int begin(struct lien_probes *probes, const struct lien_attached *attached, int fd,
-	struct lien_following *following)
+static int begin(const struct lien_probes *probes, const struct lien_following *following, int fd,
+	struct lien_attached *attached)
 {
 	struct lien_probe_set set = {.count = 0};
 	struct lien_link_request request;
+	int err = find_contexts(attached, fd);
 	unsigned i;
 
+	if (err)
+		return err;
 	for (i = 0; i < attached->contexts_count; i++)
-		lien_probe_set_add(&set, &attached->contexts[i], following->number);
+		lien_probe_set_add(&set, &attached->contexts[i], following->links->number);
 	request = (struct lien_link_request){bpf_program__fd(probes->skel->progs.lien_entry),
 		set.offsets, set.cookies, set.count, .pid = following->pid};
-	return lien_making_begin(&following->making, fd, &request, 1);
+	return lien_attached_room(following->links, 1)
+		       ?: lien_making_begin(&following->links->making, fd, &request, 1);
 }
 
 static void forget(struct lien_probes *probes, struct lien_following *following)
 {
 	bpf_map_delete_elem(MAP(probes, followed), &following->pid);
+	lien_keep_remove(probes, following->links);
 	*following = probes->following[--probes->following_count];
 }
 
@@ -123,8 +120,7 @@ static void forget(struct lien_probes *probes, struct lien_following *following)
  * gone. */
 static int go_on(struct lien_probes *probes, struct lien_following *following)
 {
-	int err = lien_making_wait(&following->making, &following->link);
-	char name[64];
+	int err = lien_making_wait(&following->links->making, following->links->links);
 
 	if (err == -EINPROGRESS)
 		return 0;
@@ -132,8 +128,7 @@ static int go_on(struct lien_probes *probes, struct lien_following *following)
 		forget(probes, following);
 		return err;
 	}
-	pin_name(following, name, sizeof(name));
-	lien_keep_link(probes, name, following->link, "a link");
+	lien_keep_links(probes, following->links);
 	return following->since == NEVER
 		       ? set_since(probes, following->pid, following->start, lien_clock_ns())
 		       : 0;
@@ -146,30 +141,24 @@ int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start,
 	struct stat st;
 	int fd, err;
 
-	if (!probes->can_follow || find(probes, pid))
+	if (!probes->facts.can_follow || find(probes, pid))
 		return 0;
-	following = add(probes);
-	if (!following)
-		return -ENOMEM;
 	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
 		return fd;
-	*following = (struct lien_following){.pid = pid,
-		.number = ++probes->next_attachment,
-		.link = -1,
-		.start = start,
-		.since = since_before(probes, pid, start)};
 	attached = lien_attached_find(probes, st.st_dev, st.st_ino);
-	err = attached ? find_contexts(attached, fd) : -ENOENT;
+	following = attached ? add(probes, pid, start) : NULL;
+	if (!following) {
+		close(fd);
+		return attached ? -ENOMEM : -ENOENT;
+	}
+	err = set_since(probes, pid, start, following->since);
 	if (!err)
-		err = set_since(probes, pid, start, following->since);
-	if (!err)
-		err = begin(probes, attached, fd, following);
+		err = begin(probes, following, fd, attached);
 	close(fd);
 	if (err)
-		return err;
-	probes->following_count++;
-	return go_on(probes, following);
+		forget(probes, following);
+	return err ? err : go_on(probes, following);
 }
 
 bool lien_probes_in_progress(const struct lien_probes *probes)
@@ -177,9 +166,9 @@ bool lien_probes_in_progress(const struct lien_probes *probes)
 	unsigned i;
 
 	for (i = 0; i < probes->following_count; i++)
-		if (probes->following[i].making)
+		if (probes->following[i].links->making)
 			return true;
-	return probes->attaching.count;
+	return !TAILQ_EMPTY(&probes->attaching);
 }
 
 void lien_probes_follow_tick(struct lien_probes *probes,
@@ -191,7 +180,7 @@ void lien_probes_follow_tick(struct lien_probes *probes,
 
 	for (i = probes->following_count; i-- > 0;) {
 		pid = probes->following[i].pid;
-		err = probes->following[i].making ? go_on(probes, &probes->following[i]) : 0;
+		err = probes->following[i].links->making ? go_on(probes, &probes->following[i]) : 0;
 		if (err)
 			failed(context, pid, err);
 	}
@@ -200,14 +189,7 @@ void lien_probes_follow_tick(struct lien_probes *probes,
 void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid)
 {
 	struct lien_following *following = find(probes, pid);
-	char name[64];
 
-	if (!following)
-		return;
-	lien_making_abandon(&following->making);
-	if (following->link >= 0)
-		lien_uprobe_close(following->link);
-	pin_name(following, name, sizeof(name));
-	lien_pins_drop(probes->pins, name);
-	forget(probes, following);
+	if (following)
+		forget(probes, following);
 }

@@ -11,9 +11,6 @@
 
 #include "loader/probes/probes.h"
 
-/* Returns true if processes can be followed one by one. If not, all are, and there is nothing to
- * do. */
-bool lien_probes_can_follow(const struct lien_probes *probes);
 /*
  * Begins to follow a process: from now on, or from a later tick, the kernel side knows which
  * context is current in each thread that changes it. `path` leads to the driver that the process

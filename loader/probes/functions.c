@@ -592,18 +592,6 @@ enum lien_gating lien_function_gating(
 		       : LIEN_GATING_ALL;
 }
 
-const char *lien_functions_listed(enum lien_library library, unsigned index)
-{
-	const char *const *name;
-	unsigned i;
-
-	for (i = 0; i < COUNT(reasons); i++)
-		for (name = reasons[i].names; is_about(&reasons[i], library) && *name; name++)
-			if (!index--)
-				return *name;
-	return library == LIEN_LIB_CUDA && index < COUNT(touching) ? touching[index].name : NULL;
-}
-
 /* --- numbers ---------------------------------------------------------------------------------- */
 
 #define FIRST LIEN_CALL_GATED_FIRST

@@ -62,8 +62,4 @@ unsigned lien_function_number(const char *symbol);
  * first name that lien_function_number() has made it from. */
 const char *lien_calls_name(unsigned number);
 
-/* For tests: returns the names in the tables by index, NULL after the last. Those of network cards
- * and GDRCopy are in one table; an asterisk at the end stands for anything. */
-const char *lien_functions_listed(enum lien_library library, unsigned index);
-
 #endif

@@ -14,24 +14,14 @@
 #include "loader/probes/maps.h"
 #include "loader/discover/untrusted.h"
 
-const char *lien_probes_gate_lacks(const struct lien_probes *probes)
-{
-	return probes->gate_lacks;
-}
-
 static struct lien_gate *find(const struct lien_probes *probes, uint32_t pid)
 {
 	unsigned i;
 
-	for (i = 0; i < probes->gates_count; i++)
+	for (i = 0; i < probes->facts.gates; i++)
 		if (probes->gates[i].pid == pid)
 			return &probes->gates[i];
 	return NULL;
-}
-
-unsigned lien_probes_gates(const struct lien_probes *probes)
-{
-	return probes->gates_count;
 }
 
 bool lien_probes_gate_get(
@@ -47,11 +37,11 @@ static struct lien_gate *add(struct lien_probes *probes, uint32_t pid)
 
 	if (gate)
 		return gate;
-	grown = realloc(probes->gates, (probes->gates_count + 1) * sizeof(*grown));
+	grown = realloc(probes->gates, (probes->facts.gates + 1) * sizeof(*grown));
 	if (!grown)
 		return NULL;
 	probes->gates = grown;
-	gate = &grown[probes->gates_count++];
+	gate = &grown[probes->facts.gates++];
 	memset(gate, 0, sizeof(*gate));
 	gate->pid = pid;
 	gate->probes = probes;
@@ -70,7 +60,7 @@ static int inherit(void *probes, const void *pid, const void *gate)
 
 void lien_gate_take(struct lien_probes *probes)
 {
-	if (!probes->pins || !probes->resumed)
+	if (!probes->pins || !probes->facts.resumed)
 		return;
 	lien_gate_links_take(probes);
 	lien_map_each(probes->skel->maps.gates, inherit, probes);
@@ -98,7 +88,7 @@ int lien_probes_gate_prepare(struct lien_probes *probes, uint32_t pid, uint64_t 
 {
 	struct lien_gate *gate;
 
-	if (probes->gate_lacks)
+	if (probes->facts.gate_lacks)
 		return -EOPNOTSUPP;
 	if (exists(probes, pid, start))
 		return 0;
@@ -293,8 +283,8 @@ void lien_probes_ungate(struct lien_probes *probes, uint32_t pid, bool ends)
 	bpf_map_delete_elem(MAP(probes, gates), &pid);
 	lien_probes_held(probes, forget, gate);
 	lien_gate_files_put(probes, gate);
-	lien_gate_links_end(probes, pid, ends, probes->gates_count == 1);
-	*gate = probes->gates[--probes->gates_count];
+	lien_gate_links_end(probes, pid, ends, probes->facts.gates == 1);
+	*gate = probes->gates[--probes->facts.gates];
 }
 
 struct each_held {
@@ -362,24 +352,9 @@ uint64_t lien_probes_pair(
 	return count;
 }
 
-struct each_pair {
-	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls);
-	void *context;
-};
-
-static int visit_pair(void *context, const void *pair, const void *calls)
+int lien_probes_pairs(const struct lien_probes *probes, lien_map_fn *fn, void *context)
 {
-	const struct each_pair *each = context;
-
-	return each->fn(each->context, pair, *(const uint64_t *)calls);
-}
-
-int lien_probes_pairs(const struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls), void *context)
-{
-	struct each_pair each = {fn, context};
-
-	return lien_map_each(probes->skel->maps.pairs, visit_pair, &each);
+	return lien_map_each(probes->skel->maps.pairs, fn, context);
 }
 
 struct each_thread {

@@ -10,12 +10,9 @@
 
 #include "loader/probes/probes.h"
 
-/* Returns why this kernel cannot hold processes back, as lien_uprobe_gate_lacks(); NULL: it can. */
-const char *lien_probes_gate_lacks(const struct lien_probes *probes);
-
 static inline bool lien_probes_can_gate(const struct lien_probes *probes)
 {
-	return !lien_probes_gate_lacks(probes);
+	return !lien_probes_facts(probes)->gate_lacks;
 }
 
 /*
@@ -79,8 +76,6 @@ bool lien_probes_gate_get(
 void lien_probes_ungate(struct lien_probes *probes, uint32_t pid, bool ends);
 /* Call periodically: removes probes that no gate has needed for long. */
 void lien_probes_gate_tick(struct lien_probes *probes);
-/* Returns the number of gates. */
-unsigned lien_probes_gates(const struct lien_probes *probes);
 
 /* Calls fn for each held thread until it returns non-zero, and returns that value. Returns -errno
  * on error. */
@@ -98,10 +93,9 @@ void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid);
 /* Returns the number of sends to (or receives from) a rank that the process has begun. */
 uint64_t lien_probes_pair(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	uint32_t peer, bool receives);
-/* Calls fn for each pair whose transfers the kernel side counts, as lien_probes_held(). */
-int lien_probes_pairs(const struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls),
-	void *context);
+/* Calls fn for each pair whose transfers the kernel side counts: struct lien_probe_pair, their
+ * number (uint64_t). As lien_probes_held(). */
+int lien_probes_pairs(const struct lien_probes *probes, lien_map_fn *fn, void *context);
 
 /* A thread that has made traced calls. */
 struct lien_probe_thread {

@@ -13,7 +13,7 @@
 #include <lien/clock.h>
 #include "loader/hash.h"
 #include "loader/probes/make_link.h"
-#include "loader/probes/uprobe_close.h"
+#include "loader/probes/uprobe.h"
 
 #define S_NS	   1000000000ull
 #define GO_AT_ONCE 8	/* of those with one link for each place, */
@@ -80,13 +80,8 @@ static uint32_t build_of(const struct lien_probes *probes)
 /* Returns a copy of `like` that has no links yet; NULL: out of memory. */
 static struct lien_gate_links *add(struct lien_probes *probes, const struct lien_gate_links *like)
 {
-	struct lien_gate_links **grown, *links;
+	struct lien_gate_links *links = malloc(sizeof(*links));
 
-	grown = reallocarray(probes->gate_links, probes->gate_links_count + 1, sizeof(*grown));
-	if (!grown)
-		return NULL;
-	probes->gate_links = grown;
-	links = malloc(sizeof(*links));
 	if (!links)
 		return NULL;
 	*links = *like;
@@ -96,18 +91,14 @@ static struct lien_gate_links *add(struct lien_probes *probes, const struct lien
 		return NULL;
 	}
 	memset(links->fds, 0xff, links->count * sizeof(links->fds[0]));
-	grown[probes->gate_links_count++] = links;
+	TAILQ_INSERT_TAIL(&probes->gate_links, links, next);
 	return links;
 }
 
 /* Frees links whose fds are closed. */
 static void forget(struct lien_probes *probes, struct lien_gate_links *links)
 {
-	unsigned i;
-
-	for (i = 0; probes->gate_links[i] != links; i++)
-		;
-	probes->gate_links[i] = probes->gate_links[--probes->gate_links_count];
+	TAILQ_REMOVE(&probes->gate_links, links, next);
 	lien_making_abandon(&links->making);
 	free(links->fds);
 	free(links);
@@ -118,16 +109,13 @@ static struct lien_gate_links *find(
 	const struct lien_probes *probes, const struct lien_gate_links *like)
 {
 	struct lien_gate_links *links;
-	unsigned i;
 
-	for (i = 0; i < probes->gate_links_count; i++) {
-		links = probes->gate_links[i];
+	TAILQ_FOREACH (links, &probes->gate_links, next)
 		if (links->pid == like->pid && links->inode == like->inode &&
 			links->device == like->device && links->build == like->build &&
 			links->places == like->places && links->count == like->count &&
 			(!like->pid || !links->start || links->start == like->start))
 			return links;
-	}
 	return NULL;
 }
 
@@ -184,10 +172,10 @@ static bool has_gate(const struct lien_probes *probes, uint32_t pid)
 
 static bool is_taken(const struct lien_probes *probes, unsigned number)
 {
-	unsigned i;
+	const struct lien_gate_links *links;
 
-	for (i = 0; i < probes->gate_links_count; i++)
-		if (probes->gate_links[i]->number == number)
+	TAILQ_FOREACH (links, &probes->gate_links, next)
+		if (links->number == number)
 			return true;
 	return false;
 }
@@ -256,7 +244,7 @@ static bool may_be_needed(const struct lien_probes *probes)
 {
 	unsigned i;
 
-	for (i = 0; i < probes->gates_count; i++)
+	for (i = 0; i < probes->facts.gates; i++)
 		if (probes->gates[i].inherited && has_gate(probes, probes->gates[i].pid))
 			return true;
 	return false;
@@ -284,22 +272,21 @@ static bool goes(const struct lien_gate_links *links, uint32_t pid, bool ends, b
 void lien_gate_links_end(struct lien_probes *probes, uint32_t pid, bool ends, bool last)
 {
 	const bool shared = last && !may_be_needed(probes);
-	unsigned i;
+	struct lien_gate_links *links, *next;
 
-	for (i = probes->gate_links_count; i-- > 0;)
-		if (goes(probes->gate_links[i], pid, ends, shared))
-			remove_to(probes, probes->gate_links[i], 0);
+	TAILQ_FOREACH_SAFE(links, &probes->gate_links, next, next)
+	if (goes(links, pid, ends, shared))
+		remove_to(probes, links, 0);
 }
 
 void lien_probes_gate_tick(struct lien_probes *probes)
 {
 	const uint64_t now = lien_clock_ns();
-	struct lien_gate_links *links;
+	struct lien_gate_links *links, *next;
 	bool needed = may_be_needed(probes);
-	unsigned i;
 
-	for (i = probes->gate_links_count; i-- > 0;) {
-		links = probes->gate_links[i];
+	TAILQ_FOREACH_SAFE(links, &probes->gate_links, next, next)
+	{
 		if (links->users || (needed && links->left) || now < links->t_next ||
 			(links->build == build_of(probes) &&
 				now - links->t_unused <= LIEN_GATE_LINKS_KEPT_S * S_NS))
@@ -316,15 +303,12 @@ void lien_gate_links_free(struct lien_probes *probes)
 	struct lien_gate_links *links;
 	unsigned i;
 
-	while (probes->gate_links_count) {
-		links = probes->gate_links[0];
+	while ((links = TAILQ_FIRST(&probes->gate_links))) {
 		for (i = 0; i < links->left; i++)
 			if (links->fds[i] >= 0)
 				lien_uprobe_close(links->fds[i]);
 		forget(probes, links);
 	}
-	free(probes->gate_links);
-	probes->gate_links = NULL;
 	for (i = 0; i < LIEN_GATE_PLACES_KEPT; i++) {
 		free(probes->gate_places[i]);
 		probes->gate_places[i] = NULL;
@@ -374,14 +358,11 @@ static int complete(struct lien_probes *probes, struct lien_gate_links *links, i
 bool lien_probes_gate_ready(const struct lien_probes *probes, uint32_t pid)
 {
 	const struct lien_gate_links *links;
-	unsigned i;
 
-	for (i = 0; i < probes->gate_links_count; i++) {
-		links = probes->gate_links[i];
+	TAILQ_FOREACH (links, &probes->gate_links, next)
 		if ((links->pid == pid || !links->pid) && links->making &&
 			!lien_making_ready(links->making))
 			return false;
-	}
 	return true;
 }
 
@@ -391,12 +372,12 @@ static int get(struct lien_probes *probes, const struct lien_gate *gate, int fd,
 	const struct stat *st, enum lien_library library, bool all, bool wait,
 	struct lien_gate_links **out)
 {
-	const bool bound = probes->can_follow && !gate->shared;
+	const bool bound = probes->facts.can_follow && !gate->shared;
 	struct lien_gate_links like = {.device = st->st_dev,
 		.inode = st->st_ino,
 		.build = build_of(probes),
-		.each = !probes->multi,
-		.kept = !probes->multi || !all};
+		.each = !probes->facts.multi,
+		.kept = !probes->facts.multi || !all};
 	const struct lien_probe_set *set;
 	struct lien_gate_links *links;
 	int err = find_places(probes->gate_places, fd, st, library, all);

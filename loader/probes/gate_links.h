@@ -26,6 +26,7 @@
 #define LIEN_GATE_LINKS_KEPT_S 60
 
 struct lien_gate_links {
+	TAILQ_ENTRY(lien_gate_links) next;
 	dev_t device; /* of the file that lien_attached_find() names */
 	ino_t inode;
 	uint64_t places; /* hash of the places and their cookies */

@@ -37,6 +37,7 @@
 struct lien_pins {
 	int fd; /* locked, so that two agents that would use the same do not disturb each other */
 	char folder[192];
+	char state[PATH_MAX]; /* the file that lists the attachments */
 };
 
 static bool is_bpffs(void)
@@ -96,6 +97,7 @@ static int open_pins(struct lien_pins **out, const char *socket, bool make)
 	if (!pins)
 		return -ENOMEM;
 	pins->fd = -1;
+	snprintf(pins->state, sizeof(pins->state), "%s.state", socket);
 	if (make)
 		err = make_root();
 	if (!err)
@@ -184,9 +186,10 @@ static void clear(struct lien_pins *pins)
 	lien_pins_each(pins, drop, pins);
 }
 
-/* Removes all pins and the folder, and closes it. */
+/* Removes all pins, the folder and the state file, and closes it. */
 static void remove_pins(struct lien_pins *pins)
 {
+	unlink(pins->state);
 	clear(pins);
 	rmdir(pins->folder);
 	rmdir(ROOT); /* succeeds only when it is empty */
@@ -194,11 +197,6 @@ static void remove_pins(struct lien_pins *pins)
 }
 
 /* --- what is kept ----------------------------------------------------------------------------- */
-
-static void state_path(const char *socket, char *path, size_t size)
-{
-	snprintf(path, size, "%s.state", socket);
-}
 
 static void hash_text(void *context, const char *format, va_list args)
 {
@@ -279,8 +277,8 @@ static void name_build(struct lien_probes *probes)
 	const void *bytes = trace_bpf__elf_bytes(&size);
 
 	snprintf(probes->build, sizeof(probes->build), "%s-%016llx-%s%s", LIEN_VERSION,
-		(unsigned long long)lien_hash(LIEN_HASH_START, bytes, size),
-		lien_probes_method(probes), probes->can_follow ? "" : "-shared");
+		(unsigned long long)lien_hash(LIEN_HASH_START, bytes, size), probes->facts.method,
+		probes->facts.can_follow ? "" : "-shared");
 }
 
 static void map_pin(const struct bpf_map *map, char *name, size_t size)
@@ -368,11 +366,10 @@ static void note_number(void *context, const char *name)
 static void take_attached(struct lien_probes *probes, struct lien_attached_state *state)
 {
 	bool same_build = !strcmp(state->build, probes->build), same;
-	unsigned i;
+	struct lien_attached *attached;
 
-	for (i = 0; i < state->list.count; i++) {
-		struct lien_attached *attached = state->list.items[i];
-
+	while ((attached = TAILQ_FIRST(&state->list))) {
+		TAILQ_REMOVE(&state->list, attached, next);
 		/* That agent may have ended before it had replaced an earlier agent's links. */
 		same = same_build && !attached->old;
 
@@ -380,12 +377,11 @@ static void take_attached(struct lien_probes *probes, struct lien_attached_state
 			lien_attached_free(attached);
 		else if (!attached->file.library && same && !probes->system)
 			probes->system = attached;
-		else if (lien_attached_add(
-				 same && attached->file.library ? &probes->files : &probes->old,
-				 attached))
-			lien_attached_free(attached);
+		else if (same && attached->file.library)
+			TAILQ_INSERT_TAIL(&probes->files, attached, next);
+		else
+			TAILQ_INSERT_TAIL(&probes->old, attached, next);
 	}
-	free(state->list.items);
 	probes->next_attachment = state->next_attachment;
 	lien_pins_each(probes->pins, note_number, probes);
 }
@@ -394,26 +390,25 @@ int lien_keep_begin(struct lien_probes *probes)
 {
 	struct lien_attached_state state;
 	const char *why = NULL;
-	char path[PATH_MAX];
 	int err;
 
 	if (!probes->config.socket)
 		return 0;
 	err = open_pins(&probes->pins, probes->config.socket, true);
 	if (err) {
-		snprintf(probes->problem, sizeof(probes->problem),
+		snprintf(probes->facts.problem, sizeof(probes->facts.problem),
 			"nothing can be pinned under /sys/fs/bpf: %s", strerror(-err));
 		return 0;
 	}
+	probes->facts.pinned = probes->pins->folder;
 	probes->layout = layout_of(probes->skel->obj);
 	probes->journal = probes->config.new_journal;
 	name_build(probes);
-	state_path(probes->config.socket, path, sizeof(path));
-	err = lien_attached_read(path, &state);
+	err = lien_attached_read(probes->pins->state, &state);
 	if (!err && probes->config.journal)
 		why = unusable(probes, &state);
 	if (!err && probes->config.journal && !why) {
-		probes->resumed = true;
+		probes->facts.resumed = true;
 		probes->journal = state.journal;
 		take_attached(probes, &state);
 		return reuse_maps(probes);
@@ -421,19 +416,19 @@ int lien_keep_begin(struct lien_probes *probes)
 	if (err == -EBADMSG)
 		why = "its state file is damaged";
 	if (why)
-		snprintf(probes->problem, sizeof(probes->problem),
+		snprintf(probes->facts.problem, sizeof(probes->facts.problem),
 			"what an agent before this one left is not used: %s", why);
 	lien_attached_clear(&state.list);
-	unlink(path);
+	unlink(probes->pins->state);
 	clear(probes->pins);
 	return 0;
 }
 
-/* Notes for lien_probes_problem() that something could not be pinned. */
+/* Notes that something could not be pinned. */
 static void cannot_pin(struct lien_probes *probes, const char *what, int err)
 {
-	snprintf(probes->problem, sizeof(probes->problem), "cannot pin %s in %s: %s", what,
-		probes->pins->folder, strerror(-err));
+	snprintf(probes->facts.problem, sizeof(probes->facts.problem), "cannot pin %s in %s: %s",
+		what, probes->pins->folder, strerror(-err));
 }
 
 void lien_keep_maps(struct lien_probes *probes)
@@ -442,7 +437,7 @@ void lien_keep_maps(struct lien_probes *probes)
 	char name[64];
 	int err = 0;
 
-	if (!probes->pins || probes->resumed)
+	if (!probes->pins || probes->facts.resumed)
 		return;
 	bpf_object__for_each_map(map, probes->skel->obj)
 	{
@@ -459,6 +454,7 @@ void lien_keep_maps(struct lien_probes *probes)
 	cannot_pin(probes, "maps", err);
 	remove_pins(probes->pins);
 	probes->pins = NULL;
+	probes->facts.pinned = NULL;
 }
 
 bool lien_keep_link(struct lien_probes *probes, const char *name, int fd, const char *what)
@@ -470,21 +466,7 @@ bool lien_keep_link(struct lien_probes *probes, const char *name, int fd, const 
 	return !err;
 }
 
-void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached)
-{
-	char name[64];
-
-	for (; attached->pins < attached->links_count; attached->pins++) {
-		link_pin(attached, attached->pins, name, sizeof(name));
-		if (!lien_keep_link(
-			    probes, name, attached->links[attached->pins], attached->file.path)) {
-			lien_keep_drop(probes, attached);
-			return;
-		}
-	}
-}
-
-void lien_keep_drop(struct lien_probes *probes, struct lien_attached *attached)
+static void drop_links(struct lien_probes *probes, struct lien_attached *attached)
 {
 	char name[64];
 
@@ -494,45 +476,44 @@ void lien_keep_drop(struct lien_probes *probes, struct lien_attached *attached)
 	}
 }
 
+void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached)
+{
+	char name[64];
+
+	for (; attached->pins < attached->links_count; attached->pins++) {
+		link_pin(attached, attached->pins, name, sizeof(name));
+		if (!lien_keep_link(
+			    probes, name, attached->links[attached->pins], attached->file.path)) {
+			drop_links(probes, attached);
+			return;
+		}
+	}
+}
+
+void lien_keep_remove(struct lien_probes *probes, struct lien_attached *attached)
+{
+	/* Their names go last: whoever closes the last reference to a link waits for the kernel. */
+	lien_attached_close(attached);
+	drop_links(probes, attached);
+	lien_attached_free(attached);
+}
+
 void lien_keep_save(struct lien_probes *probes)
 {
-	char path[PATH_MAX];
-	int err;
+	int err = probes->pins ? lien_attached_write(probes->pins->state, probes) : 0;
 
-	if (!probes->pins)
-		return;
-	state_path(probes->config.socket, path, sizeof(path));
-	err = lien_attached_write(path, probes);
 	if (err)
-		snprintf(probes->problem, sizeof(probes->problem), "cannot write %.160s: %s", path,
-			strerror(-err));
-}
-
-bool lien_probes_resumed(const struct lien_probes *probes)
-{
-	return probes->resumed;
-}
-
-const char *lien_probes_pinned(const struct lien_probes *probes)
-{
-	return probes->pins ? probes->pins->folder : NULL;
-}
-
-const char *lien_probes_problem(const struct lien_probes *probes)
-{
-	return probes->problem[0] ? probes->problem : NULL;
+		snprintf(probes->facts.problem, sizeof(probes->facts.problem),
+			"cannot write %.160s: %s", probes->pins->state, strerror(-err));
 }
 
 void lien_probes_unpin(struct lien_probes *probes)
 {
-	char path[PATH_MAX];
-
 	if (!probes->pins)
 		return;
-	state_path(probes->config.socket, path, sizeof(path));
-	unlink(path);
 	remove_pins(probes->pins);
 	probes->pins = NULL;
+	probes->facts.pinned = NULL;
 }
 
 int lien_probes_clean(const char *socket, int (*may)(const char *socket))
@@ -550,7 +531,7 @@ int lien_probes_clean(const char *socket, int (*may)(const char *socket))
 	}
 	if (pins)
 		remove_pins(pins);
-	state_path(socket, path, sizeof(path));
+	snprintf(path, sizeof(path), "%s.state", socket); /* also without pins */
 	return unlink(path) && errno != ENOENT ? -errno : 0;
 }
 
@@ -558,15 +539,16 @@ int lien_probes_clean(const char *socket, int (*may)(const char *socket))
 
 static bool is_live(const struct lien_probes *probes, unsigned number)
 {
+	const struct lien_attached *attached;
 	unsigned i;
 
 	if (probes->system && probes->system->number == number)
 		return true;
-	for (i = 0; i < probes->files.count; i++)
-		if (probes->files.items[i]->number == number)
+	TAILQ_FOREACH (attached, &probes->files, next)
+		if (attached->number == number)
 			return true;
 	for (i = 0; i < probes->following_count; i++)
-		if (probes->following[i].number == number)
+		if (probes->following[i].links->number == number)
 			return true;
 	return false;
 }
@@ -611,7 +593,7 @@ int lien_probes_finish_takeover(struct lien_probes *probes,
 	int err;
 
 	probes->taken_over = true;
-	if (!probes->resumed)
+	if (!probes->facts.resumed)
 		return 0;
 	lien_pins_each(probes->pins, drop_old, probes);
 	lien_attached_clear(&probes->old);

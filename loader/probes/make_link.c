@@ -13,7 +13,6 @@
 #include <lien/clock.h>
 #include "loader/probes/code.h"
 #include "loader/probes/uprobe.h"
-#include "loader/probes/uprobe_close.h"
 
 #define MS     1000000ull
 #define S_NS   1000000000ull

@@ -53,8 +53,7 @@ static int read_some(struct walk *walk, uint32_t *count)
 	return err == -ENOENT ? 1 : err;
 }
 
-int lien_map_each(const struct bpf_map *map,
-	int (*fn)(void *context, const void *key, const void *value), void *context)
+int lien_map_each(const struct bpf_map *map, lien_map_fn *fn, void *context)
 {
 	size_t key_size = bpf_map__key_size(map), value_size = bpf_map__value_size(map);
 	struct walk walk = {.map = map};

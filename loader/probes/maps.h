@@ -13,8 +13,7 @@
  * copies, valid during the call; fn may remove the entry that it is given. Entries come and go
  * meanwhile: each that exists throughout is visited once. Returns -errno on error.
  */
-int lien_map_each(const struct bpf_map *map,
-	int (*fn)(void *context, const void *key, const void *value), void *context);
+int lien_map_each(const struct bpf_map *map, lien_map_fn *fn, void *context);
 
 /*
  * The kernel walks all open files, or all processes, and reports those that matter

@@ -15,7 +15,6 @@
 #include "loader/probes/maps.h"
 #include "loader/discover/untrusted.h"
 #include "loader/probes/uprobe.h"
-#include "loader/probes/uprobe_close.h"
 
 static int on_record(void *context, void *data, size_t size)
 {
@@ -63,11 +62,9 @@ static void set_room(struct trace_bpf *skel, uint32_t usual)
 		bpf_map__set_max_entries(maps[i], (bpf_map__max_entries(maps[i]) >> shift) + 1);
 }
 
-/* A third of the room is for exports of restores, an eighth of that for each user:
- * bpf/sharing.h. */
-unsigned lien_probes_exports_max(const struct lien_probes *probes)
+const struct lien_probes_facts *lien_probes_facts(const struct lien_probes *probes)
 {
-	return bpf_map__max_entries(probes->skel->maps.export_slots) / 3 / 8;
+	return &probes->facts;
 }
 
 /* Chooses how to attach, as far as the kernel and the configuration permit. */
@@ -78,12 +75,13 @@ static void choose(struct lien_probes *probes)
 		skel->progs.lien_gate_entry, skel->progs.lien_gate_return};
 	unsigned i;
 
-	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
-	probes->can_follow = probes->multi && !probes->config.no_bound &&
-			     lien_uprobe_multi_of_process_supported();
-	probes->gate_lacks = lien_uprobe_gate_lacks(probes->multi);
-	skel->rodata->lien_all_contexts = !probes->can_follow;
-	for (i = 0; probes->multi && i < sizeof(uprobes) / sizeof(uprobes[0]); i++)
+	probes->facts.multi = !probes->config.no_multi && lien_uprobe_multi_supported();
+	probes->facts.method = probes->facts.multi ? "uprobe-multi" : "perf";
+	probes->facts.can_follow = probes->facts.multi && !probes->config.no_bound &&
+				   lien_uprobe_multi_of_process_supported();
+	probes->facts.gate_lacks = lien_uprobe_gate_lacks(probes->facts.multi);
+	skel->rodata->lien_all_contexts = !probes->facts.can_follow;
+	for (i = 0; probes->facts.multi && i < sizeof(uprobes) / sizeof(uprobes[0]); i++)
 		bpf_program__set_expected_attach_type(uprobes[i], LIEN_UPROBE_MULTI_TYPE);
 }
 
@@ -114,6 +112,9 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 			"cannot go on with the pinned maps, which `lien agent --clean` removes",
 			error, size);
 	set_room(skel, threads);
+	/* A third of the room is for exports of restores, an eighth of that for each user:
+	 * bpf/sharing.h. */
+	probes->facts.exports_max = bpf_map__max_entries(skel->maps.export_slots) / 3 / 8;
 	err = trace_bpf__load(skel);
 	if (err)
 		return explain(err, "the kernel refused the BPF programs", error, size);
@@ -147,9 +148,7 @@ static int attach_system(struct lien_probes *probes, char *error, size_t size)
 	if (probes->system)
 		return 0;
 	system = probes->system = lien_attached_new("tracepoints");
-	if (system)
-		system->links = calloc(sizeof(parts) / sizeof(parts[0]), sizeof(int));
-	if (!system || !system->links)
+	if (!system || lien_attached_room(system, sizeof(parts) / sizeof(parts[0])))
 		return explain(-ENOMEM, "cannot attach to tracepoints", error, size);
 	system->number = ++probes->next_attachment;
 	for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
@@ -160,7 +159,7 @@ static int attach_system(struct lien_probes *probes, char *error, size_t size)
 				parts[i].name);
 			return explain(fd, what, error, size);
 		}
-		system->links[system->links_count++] = fd;
+		system->links[i] = fd;
 	}
 	lien_keep_links(probes, system);
 	return 0;
@@ -203,6 +202,10 @@ int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *
 	if (!probes)
 		return explain(-ENOMEM, "cannot start", error, error_size);
 	probes->config = *config;
+	TAILQ_INIT(&probes->files);
+	TAILQ_INIT(&probes->attaching);
+	TAILQ_INIT(&probes->old);
+	TAILQ_INIT(&probes->gate_links);
 	libbpf_set_print(print);
 	lien_uprobe_close_prepare();
 	err = open_and_load(probes, error, error_size);
@@ -225,7 +228,7 @@ int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *
 	*out = probes;
 	return 0;
 failed:
-	if (!probes->resumed)
+	if (!probes->facts.resumed)
 		lien_probes_unpin(probes);
 	lien_probes_close(probes);
 	return err;
@@ -237,11 +240,8 @@ void lien_probes_close(struct lien_probes *probes)
 
 	if (!probes)
 		return;
-	for (i = 0; i < probes->following_count; i++) {
-		lien_making_abandon(&probes->following[i].making);
-		if (probes->following[i].link >= 0)
-			lien_uprobe_close(probes->following[i].link);
-	}
+	for (i = 0; i < probes->following_count; i++)
+		lien_attached_free(probes->following[i].links);
 	free(probes->following);
 	lien_gate_links_free(probes);
 	free(probes->gates);
@@ -251,8 +251,8 @@ void lien_probes_close(struct lien_probes *probes)
 	if (probes->system)
 		lien_attached_free(probes->system);
 	lien_pins_close(probes->pins);
-	for (i = 0; i < probes->skipped.kept; i++)
-		free(probes->skipped.files[i].path);
+	for (i = 0; i < probes->facts.skipped.kept; i++)
+		free(probes->facts.skipped.files[i].path);
 	free(probes->images);
 	unmap_positions(probes);
 	ring_buffer__free(probes->ring);
@@ -313,27 +313,9 @@ bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint
 	return !bpf_map_lookup_elem(MAP(probes, traffic), &key, traffic);
 }
 
-struct each_comm {
-	int (*fn)(void *context, const struct lien_probe_comm *comm,
-		const struct lien_probe_traffic *traffic);
-	void *context;
-};
-
-static int visit_comm(void *context, const void *comm, const void *traffic)
+int lien_probes_traffic(const struct lien_probes *probes, lien_map_fn *fn, void *context)
 {
-	const struct each_comm *each = context;
-
-	return each->fn(each->context, comm, traffic);
-}
-
-int lien_probes_traffic(struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_comm *comm,
-		const struct lien_probe_traffic *traffic),
-	void *context)
-{
-	struct each_comm each = {fn, context};
-
-	return lien_map_each(probes->skel->maps.traffic, visit_comm, &each);
+	return lien_map_each(probes->skel->maps.traffic, fn, context);
 }
 
 /* --- processes -------------------------------------------------------------------------------- */
@@ -428,16 +410,9 @@ int lien_probes_set_control(
 static int control_layout(int fd, struct lien_probe_layout *layout)
 {
 	uint64_t state, text, offset;
-	struct lien_elf *elf;
-	int err;
+	int err = lien_elf_object(fd, "lien_control_state", &state)
+			  ?: lien_elf_text(fd, &text, &offset);
 
-	err = lien_elf_open(fd, &elf);
-	if (err)
-		return err;
-	err = lien_elf_object(elf, "lien_control_state", &state);
-	if (!err)
-		err = lien_elf_text(elf, &text, &offset);
-	lien_elf_close(elf);
 	layout->text_offset = offset;
 	layout->state = state - text;
 	return err;

@@ -61,6 +61,20 @@ struct lien_skipped {
 	unsigned kept, count; /* count: includes those not kept */
 };
 
+/* How the probes work on this kernel, and how that went. */
+struct lien_probes_facts {
+	const char *method;	/* "uprobe-multi" or "perf" */
+	const char *gate_lacks; /* as lien_uprobe_gate_lacks() */
+	const char *pinned;	/* folder of the pins; NULL: nothing is pinned */
+	char problem[256]; /* why less was pinned or taken over than requested; "": it was not */
+	bool multi;
+	bool resumed;	      /* it continues with the ring and the probes of an earlier agent */
+	bool can_follow;      /* processes can be followed one by one (loader/probes/follow.h) */
+	unsigned exports_max; /* of a restore, that the kernel side keeps for each user */
+	unsigned gates;
+	struct lien_skipped skipped;
+};
+
 struct lien_probes_config {
 	unsigned ring_bytes; /* size of the ring buffer, a power of 2; 0: the programs' default */
 	unsigned threads;    /* number of threads that use CUDA and can be followed, over all users;
@@ -87,16 +101,16 @@ struct lien_probes_config {
  * and the remedy.
  *
  * With config.socket: takes over what an earlier agent with that journal left, if possible (see
- * lien_probes_resumed()), and otherwise removes it. A failure to pin something is reported by
- * lien_probes_problem() and is no error.
+ * facts.resumed), and otherwise removes it. A failure to pin something is a .problem and is no
+ * error.
  */
 int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *config, char *error,
 	size_t error_size);
 /* Detaches everything that is not pinned. */
 void lien_probes_close(struct lien_probes *probes);
 
-/* Returns true if it continues with the ring and the probes of an earlier agent. */
-bool lien_probes_resumed(const struct lien_probes *probes);
+/* They change while the probes work. */
+const struct lien_probes_facts *lien_probes_facts(const struct lien_probes *probes);
 /*
  * Call once after taking over, when all files are attached again. Removes what was not taken over,
  * and calls fn for each process that had a call in progress whose return will not be seen
@@ -104,10 +118,6 @@ bool lien_probes_resumed(const struct lien_probes *probes);
  */
 int lien_probes_finish_takeover(struct lien_probes *probes,
 	void (*stranded)(void *context, uint32_t pid, uint64_t start), void *context);
-/* Returns the folder of the pins; NULL: nothing is pinned. */
-const char *lien_probes_pinned(const struct lien_probes *probes);
-/* Returns one line that says why less was pinned or taken over than requested; NULL: no problem. */
-const char *lien_probes_problem(const struct lien_probes *probes);
 /* Removes all pins, so that closing the probes detaches everything. */
 void lien_probes_unpin(struct lien_probes *probes);
 /* Removes the pins of the agent with that socket, if any. -EBUSY: that agent runs; or what `may`
@@ -119,7 +129,7 @@ int lien_probes_clean(const char *socket, int (*may)(const char *socket));
  * file; cuInit last. Returns 0 also if already attached. -ENOEXEC, -EBADMSG: no x86-64 library;
  * -ENODATA: none of the calls; -ETXTBSY: as long as a process has other code in memory
  * (loader/probes/code.h); the errors of lien_untrusted_open(); -errno. After these the file is
- * one of lien_probes_skipped(). -EINPROGRESS: the time of lien_making_allow() was not enough; call
+ * one of facts.skipped. -EINPROGRESS: the time of lien_making_allow() was not enough; call
  * it again, or call lien_probes_attach_tick(). user: the account to charge, or LIEN_PROBES_SYSTEM;
  * a file that no longer exists is recorded as skipped only for the latter.
  */
@@ -136,9 +146,6 @@ bool lien_probes_in_progress(const struct lien_probes *probes);
 /* Removes the file's probes and their pins. Does not wait for the kernel. */
 void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode);
 
-const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes);
-/* How many exports of a restore the kernel side keeps for each user. */
-unsigned lien_probes_exports_max(const struct lien_probes *probes);
 /* Was the file skipped with -ETXTBSY, and is not probed since? */
 bool lien_probes_is_rewritten(const struct lien_probes *probes, ino_t inode);
 
@@ -147,8 +154,6 @@ const struct lien_probed_file *lien_probes_file(
 	const struct lien_probes *probes, dev_t device, ino_t inode);
 /* By index from 0; returns NULL after the last. */
 const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index);
-/* Returns "uprobe-multi" or "perf". */
-const char *lien_probes_method(const struct lien_probes *probes);
 
 /* The fd is readable when records wait. */
 int lien_probes_fd(const struct lien_probes *probes);
@@ -168,14 +173,13 @@ uint64_t lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid, uint64
 bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	struct lien_probe_traffic *traffic);
 
-/*
- * Calls fn for each entry of map `traffic` until it returns non-zero, and returns that value.
- * Returns -errno on error.
- */
-int lien_probes_traffic(struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_comm *comm,
-		const struct lien_probe_traffic *traffic),
-	void *context);
+/* Called for an entry of a map, with copies of its key and value. Non-zero: ends the walk, which
+ * returns it. */
+typedef int lien_map_fn(void *context, const void *key, const void *value);
+
+/* Calls fn for each entry of map `traffic`: struct lien_probe_comm, struct lien_probe_traffic.
+ * Returns -errno on error. */
+int lien_probes_traffic(const struct lien_probes *probes, lien_map_fn *fn, void *context);
 
 /* Returns the kernel side's name of the program that a process runs (LIEN_START()); 0: it cannot be
  * determined, or there is no such process. */

@@ -4,6 +4,7 @@
 #define LIEN_PROBES_INTERNAL_H
 
 #include <bpf/libbpf.h>
+#include <bsd/sys/queue.h>
 
 #include "loader/probes/calls.h"
 #include "loader/probes/probes.h"
@@ -14,9 +15,7 @@
 /* A process whose contexts are followed. */
 struct lien_following {
 	uint32_t pid;
-	unsigned number; /* like an attachment's */
-	int link;	 /* -1: being made */
-	struct lien_making *making;
+	struct lien_attached *links; /* one; in none of the lists */
 	uint64_t start, since;
 };
 
@@ -27,6 +26,7 @@ struct lien_gate_places;
 
 /* Links that were made together: those of a file, or (file.library 0) the tracepoints. */
 struct lien_attached {
+	TAILQ_ENTRY(lien_attached) next;
 	struct lien_probed_file file;
 	unsigned number; /* appears in the cookies of its probes and the names of its pins */
 	unsigned pins;	 /* number of its links that are pinned */
@@ -41,58 +41,52 @@ struct lien_attached {
 	unsigned aliases_count;
 	unsigned quick; /* number of calls, at the front, that are probed at entry only */
 	/* The calls with LIEN_CALL_CONTEXT, if they are probed in single processes. */
-	bool contexts_known; /* follow.c looks for them once */
+	bool contexts_known; /* follow.c looks for them once: new processes are followed for a while
+			      */
 	struct lien_call_place contexts[LIEN_CONTEXT_CALLS];
 	unsigned contexts_count;
 };
 
 #define MAP(probes, name) bpf_map__fd((probes)->skel->maps.name)
 
-struct lien_attached_list {
-	struct lien_attached **items;
-	unsigned count;
-};
+TAILQ_HEAD(lien_attached_list, lien_attached);
 
 struct lien_probes {
+	struct lien_probes_facts facts;
 	struct trace_bpf *skel;
 	struct ring_buffer *ring;
 	const uint64_t *consumed, *produced; /* the ring's positions, mapped */
 	struct lien_probes_config config;
-	bool multi, can_follow;
 	/* The program that each process runs, as counted by the kernel (LIEN_START() of
 	 * include/lien/probe.h), and its account; sorted by pid. As last read. */
 	struct lien_probe_image *images;
 	unsigned images_count;
 	struct lien_following *following;
 	unsigned following_count;
-	const char *gate_lacks; /* NULL: nothing */
 	struct lien_gate *gates;
-	unsigned gates_count;
 	uint32_t next_gate;
 	struct lien_gate_places *gate_places[LIEN_GATE_PLACES_KEPT]; /* the last asked for first */
-	struct lien_gate_links **gate_links;
-	unsigned gate_links_count;
+	TAILQ_HEAD(, lien_gate_links) gate_links;
 	struct lien_attached_list files, attaching;
 	struct lien_attached *system; /* the tracepoints */
 	unsigned next_attachment;
-	struct lien_skipped skipped;
 
 	/* keep.c: state that outlives the agent. */
 	struct lien_pins *pins; /* NULL: nothing does */
-	bool resumed, taken_over;
+	bool taken_over;
 	struct lien_attached_list old; /* from another build: to be replaced */
 	char build[96];
 	uint64_t layout, journal;
-	char problem[256];
 };
 
 /* attached.c */
 struct lien_attached *lien_attached_new(const char *name);
+/* Makes room for so many links, which are -1 until they are made. -ENOMEM. */
+int lien_attached_room(struct lien_attached *attached, unsigned count);
 /* Closes its links. */
 void lien_attached_close(struct lien_attached *attached);
 /* Also closes its links. */
 void lien_attached_free(struct lien_attached *attached);
-int lien_attached_add(struct lien_attached_list *list, struct lien_attached *attached);
 void lien_attached_clear(struct lien_attached_list *list);
 struct lien_attached *lien_attached_find(
 	const struct lien_probes *probes, dev_t device, ino_t inode);
@@ -126,7 +120,7 @@ void lien_pins_close(struct lien_pins *pins);
 int lien_pins_get(const struct lien_pins *pins, const char *name);
 bool lien_pins_has(const struct lien_pins *pins, const char *name);
 /* Removes the name. A link that nobody else has open is detached a little later, by a kernel thread
- * (loader/probes/uprobe_close.h). pins may be NULL. */
+ * (loader/probes/uprobe.h). pins may be NULL. */
 void lien_pins_drop(struct lien_pins *pins, const char *name);
 /* Calls fn, which may drop that name, for each name. */
 void lien_pins_each(
@@ -144,8 +138,8 @@ void lien_keep_maps(struct lien_probes *probes);
 void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached);
 /* Pins a link. Returns false if it is not pinned. */
 bool lien_keep_link(struct lien_probes *probes, const char *name, int fd, const char *what);
-/* Removes the pins: closing the links is final. */
-void lien_keep_drop(struct lien_probes *probes, struct lien_attached *attached);
+/* Removes its links and their pins, and frees it. */
+void lien_keep_remove(struct lien_probes *probes, struct lien_attached *attached);
 /* Writes the list of attachments to the state file. */
 void lien_keep_save(struct lien_probes *probes);
 

@@ -2,14 +2,19 @@
 #include "loader/probes/uprobe.h"
 
 #include <bpf/bpf.h>
+#include <dirent.h>
 #include <errno.h>
 #include <linux/perf_event.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
+
+#include "loader/text.h"
 
 /* enum bpf_attach_type: BPF_PERF_EVENT */
 #define PERF_EVENT_TYPE	    41
@@ -102,18 +107,14 @@ bool lien_uprobe_multi_of_process_supported(void)
 
 static int event_type(void)
 {
-	FILE *file = fopen("/sys/bus/event_source/devices/uprobe/type", "re");
-	int type;
+	char text[16], *end;
+	int err = lien_text_read("/sys/bus/event_source/devices/uprobe/type", text, sizeof(text));
+	long type = strtol(text, &end, 10);
 
-	if (!file)
-		return -errno;
-	if (fscanf(file, "%d", &type) != 1)
-		type = -EINVAL;
-	fclose(file);
-	return type;
+	return err ? err : end == text ? -EINVAL : type;
 }
 
-static int event_open(const char *path, uint64_t offset, bool at_return)
+static int event_open(const char *path, uint64_t offset, bool at_return, bool disabled)
 {
 	struct perf_event_attr attr;
 	int type = event_type(), fd;
@@ -123,6 +124,7 @@ static int event_open(const char *path, uint64_t offset, bool at_return)
 	memset(&attr, 0, sizeof(attr));
 	attr.size = sizeof(attr);
 	attr.type = type;
+	attr.disabled = disabled;
 	attr.config = at_return ? RETURN_PROBE : 0;
 	attr.config1 = (uintptr_t)path;
 	attr.config2 = offset;
@@ -135,7 +137,7 @@ int lien_uprobe_single_attach(
 	int program_fd, const char *path, uint64_t offset, uint64_t cookie, bool at_return)
 {
 	LIBBPF_OPTS(bpf_link_create_opts, options, .perf_event.bpf_cookie = cookie);
-	int event = event_open(path, offset, at_return), link;
+	int event = event_open(path, offset, at_return, false), link;
 
 	if (event < 0)
 		return event;
@@ -159,7 +161,25 @@ static bool has_single(void)
 	return result == -EBADF;
 }
 
-bool lien_uprobe_kernel_preempts(const char *version, const char *modes)
+bool lien_uprobe_permitted(bool multi, uint64_t offset)
+{
+	const char *path = "/proc/self/exe";
+	int program = load_empty(0, multi ? LIEN_UPROBE_MULTI_TYPE : 0), fd;
+
+	if (program < 0)
+		return false;
+	fd = multi ? lien_uprobe_multi_attach(program, path, &offset, NULL, 1, false, 0)
+		   : event_open(path, offset, false, true);
+	close(program);
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
+/* May a kernel take the processor from a task in a system call, as far as is known? version: as
+ * uname() gives it; modes: /sys/kernel/debug/sched/preempt ("none (voluntary) full"), empty if it
+ * cannot be read. */
+static bool kernel_preempts(const char *version, const char *modes)
 {
 	if (!strstr(version, "PREEMPT_DYNAMIC"))
 		return strstr(version, "PREEMPT");
@@ -168,16 +188,12 @@ bool lien_uprobe_kernel_preempts(const char *version, const char *modes)
 
 static bool preempts(void)
 {
-	FILE *file = fopen("/sys/kernel/debug/sched/preempt", "re");
 	struct utsname name;
-	char modes[80] = "";
+	char modes[80];
 
-	if (file && !fgets(modes, sizeof(modes), file))
-		modes[0] = '\0';
-	if (file)
-		fclose(file);
+	lien_text_read("/sys/kernel/debug/sched/preempt", modes, sizeof(modes));
 	uname(&name);
-	return lien_uprobe_kernel_preempts(name.version, modes);
+	return kernel_preempts(name.version, modes);
 }
 
 /* Does the kernel run such a program at each hit? Before 6.0, it skips the program while a task
@@ -205,4 +221,63 @@ const char *lien_uprobe_gate_lacks(bool multi)
 		return "it is preemptible and may skip probes: 6.0 is needed, or preempt=voluntary "
 		       "(with debugfs mounted, which shows that)";
 	return NULL;
+}
+
+/* --- closing ---------------------------------------------------------------------------------- */
+
+/* linux/mount.h of 5.2 */
+#define CLOEXEC 1
+#define CREATE	6
+
+static int folder = -1; /* a mount that no path leads to: it ends with the process */
+static unsigned names;
+
+void lien_uprobe_close_prepare(void)
+{
+	int fs = folder < 0 ? syscall(SYS_fsopen, "bpf", CLOEXEC) : -1;
+
+	if (fs < 0)
+		return;
+	if (!syscall(SYS_fsconfig, fs, CREATE, NULL, NULL, 0))
+		folder = syscall(SYS_fsmount, fs, CLOEXEC, 0);
+	close(fs);
+}
+
+/* The kernel leaves it to a thread of its own when the last reference to a link is a name. A child
+ * of the process has the same folder. */
+void lien_uprobe_close(int fd)
+{
+	char path[64];
+	unsigned name = __atomic_add_fetch(&names, 1, __ATOMIC_RELAXED);
+	int named;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d/%d-%u", folder, getpid(), name);
+	named = folder >= 0 && !bpf_obj_pin(fd, path);
+	close(fd);
+	if (named)
+		unlink(path);
+}
+
+/* Iterators delay nobody, and the child reads them. */
+static bool is_link(int fds, const char *name)
+{
+	struct bpf_link_info link = {};
+	unsigned size = sizeof(link);
+	char to[32] = ""; /* "anon_inode:bpf_link" */
+
+	return readlinkat(fds, name, to, sizeof(to) - 1) > 0 && strstr(to, "bpf_link") &&
+	       (bpf_obj_get_info_by_fd(atoi(name), &link, &size) ||
+		       link.type != BPF_LINK_TYPE_ITER);
+}
+
+void lien_uprobe_close_inherited(void)
+{
+	DIR *fds = opendir("/proc/self/fd");
+	struct dirent *entry;
+
+	while (fds && (entry = readdir(fds)))
+		if (is_link(dirfd(fds), entry->d_name))
+			lien_uprobe_close(atoi(entry->d_name));
+	if (fds)
+		closedir(fds);
 }

@@ -28,7 +28,7 @@
 #include "agent/processes/probing.h"
 #include "agent/processes/sites.h"
 #include "agent/core/jobs.h"
-#include "loader/probes/uprobe_close.h"
+#include "loader/probes/uprobe.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/gate.h"
 #include "loader/inject/inject.h"
@@ -292,10 +292,7 @@ bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint
 	return true;
 }
 
-int lien_probes_traffic(struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_comm *comm,
-		const struct lien_probe_traffic *traffic),
-	void *context)
+int lien_probes_traffic(const struct lien_probes *probes, lien_map_fn *fn, void *context)
 {
 	const struct lien_probe_comm comm = {.comm = 0x100, .pid = getpid()};
 	const struct lien_probe_traffic traffic = {.bytes = 1000, .t_last = 5000};
@@ -310,30 +307,18 @@ const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes
 	return NULL;
 }
 
-const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)
+const struct lien_probes_facts *lien_probes_facts(const struct lien_probes *probes)
 {
-	static const struct lien_skipped none;
+	static const struct lien_probes_facts facts = {.method = "none", .can_follow = true};
 
 	(void)probes;
-	return &none;
+	return &facts;
 }
 
 uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_counter counter)
 {
 	(void)probes;
 	return counter;
-}
-
-const char *lien_probes_method(const struct lien_probes *probes)
-{
-	(void)probes;
-	return "none";
-}
-
-bool lien_probes_can_follow(const struct lien_probes *probes)
-{
-	(void)probes;
-	return true;
 }
 
 bool lien_probes_follows(const struct lien_probes *probes, uint32_t pid)
@@ -347,12 +332,6 @@ bool lien_probes_gate_holds(
 {
 	(void)probes, (void)pid, (void)range;
 	return false;
-}
-
-const char *lien_probes_gate_lacks(const struct lien_probes *probes)
-{
-	(void)probes;
-	return NULL;
 }
 
 int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size)
@@ -419,12 +398,6 @@ bool lien_gate_others_wait(struct lien_agent *agent)
 {
 	(void)agent;
 	return false;
-}
-
-unsigned lien_probes_exports_max(const struct lien_probes *probes)
-{
-	(void)probes;
-	return 0;
 }
 
 void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use)
@@ -495,18 +468,6 @@ bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, boo
 {
 	(void)agent, (void)process, (void)away, (void)shut;
 	return false;
-}
-
-const char *lien_probes_pinned(const struct lien_probes *probes)
-{
-	(void)probes;
-	return NULL;
-}
-
-const char *lien_probes_problem(const struct lien_probes *probes)
-{
-	(void)probes;
-	return NULL;
 }
 
 /* Nobody answers while the agent waits: it would wait in vain. */

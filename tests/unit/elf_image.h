@@ -27,9 +27,10 @@ struct image {
 	char names[128];
 	Elf64_Sym exported[6];
 	Elf64_Sym local[5];
-	char padding[CODE_OFFSET - 64 - 3 * 56 - 24 - 128 - 11 * 24];
+	Elf64_Versym versions[8]; /* of the exported ones; 0: no version */
+	char padding[CODE_OFFSET - 64 - 3 * 56 - 24 - 128 - 11 * 24 - 8 * 2];
 	char text[TEXT_BYTES];
-	Elf64_Shdr section[5];
+	Elf64_Shdr section[6];
 };
 
 _Static_assert(offsetof(struct image, text) == CODE_OFFSET, "test image");
@@ -82,7 +83,7 @@ static void build(struct image *image)
 	image->header.e_phnum = 3;
 	image->header.e_shoff = offsetof(struct image, section);
 	image->header.e_shentsize = sizeof(Elf64_Shdr);
-	image->header.e_shnum = 5;
+	image->header.e_shnum = 6;
 	image->segment[0] = (Elf64_Phdr){.p_type = PT_LOAD,
 		.p_flags = PF_R,
 		.p_vaddr = BASE,
@@ -128,6 +129,9 @@ static void build(struct image *image)
 	image->section[3] = section(
 		SHT_SYMTAB, offsetof(struct image, local), sizeof(image->local), sizeof(Elf64_Sym));
 	image->section[4] = section(SHT_PROGBITS, CODE_OFFSET, TEXT_BYTES, 0);
+	image->section[5] = section(SHT_GNU_versym, offsetof(struct image, versions),
+		sizeof(image->versions), sizeof(Elf64_Versym));
+	image->section[5].sh_link = 2;
 }
 
 #endif

@@ -107,12 +107,6 @@ int lien_maps_open_path(pid_t pid, const struct lien_maps_entry *entry, char *pa
 	return 0;
 }
 
-const char *lien_probes_gate_lacks(const struct lien_probes *probes)
-{
-	(void)probes;
-	return NULL;
-}
-
 bool lien_probes_process(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process)
 {
@@ -214,10 +208,13 @@ void lien_probes_gate_tick(struct lien_probes *probes)
 	(void)probes;
 }
 
-unsigned lien_probes_gates(const struct lien_probes *probes)
+const struct lien_probes_facts *lien_probes_facts(const struct lien_probes *probes)
 {
+	static struct lien_probes_facts facts;
+
 	(void)probes;
-	return k.prepared;
+	facts.gates = k.prepared;
+	return &facts;
 }
 
 int lien_probes_held(const struct lien_probes *probes,

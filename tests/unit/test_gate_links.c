@@ -17,7 +17,7 @@
 #include "loader/probes/gate.h"
 #include "loader/probes/gate_links.h"
 #include "loader/probes/make_link.h"
-#include "loader/probes/uprobe_close.h"
+#include "loader/probes/uprobe.h"
 
 #define PLACES	   5
 #define GO_NEXT_NS 1000000000ull
@@ -170,10 +170,31 @@ int __wrap_bpf_map_lookup_elem(int fd, const void *key, void *value)
 	return gate_known ? 0 : -ENOENT;
 }
 
+/* By index from 0; NULL: there are fewer. */
+static struct lien_gate_links *links_at(unsigned index)
+{
+	struct lien_gate_links *links;
+
+	TAILQ_FOREACH (links, &probes.gate_links, next)
+		if (!index--)
+			return links;
+	return NULL;
+}
+
+static unsigned links_count(void)
+{
+	unsigned count = 0;
+
+	while (links_at(count))
+		count++;
+	return count;
+}
+
 static int setup(void **state)
 {
 	(void)state;
 	memset(&probes, 0, sizeof(probes));
+	TAILQ_INIT(&probes.gate_links);
 	probes.skel = &skel;
 	gates[0] = (struct lien_gate){.pid = 11};
 	gates[1] = (struct lien_gate){.pid = 12};
@@ -188,7 +209,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	lien_gate_links_free(&probes);
-	assert_int_equal(probes.gate_links_count, 0);
+	assert_int_equal(links_count(), 0);
 	return 0;
 }
 
@@ -202,7 +223,7 @@ static int get(unsigned gate, struct lien_gate_links **links)
 	*user = gates[gate];
 	user->files_count = 0;
 	err = lien_gate_file_add(
-		&probes, user, -1, &st, LIEN_LIB_CUDA, probes.multi && !nccl_alone, true);
+		&probes, user, -1, &st, LIEN_LIB_CUDA, probes.facts.multi && !nccl_alone, true);
 	if (!err)
 		*links = user->files[0].links;
 	return err;
@@ -258,7 +279,7 @@ static void test_single_probes_are_kept(void **state)
 	assert_int_equal(dropped_count, 8);
 	pass(1);
 	assert_int_equal(dropped_count, 2 * PLACES);
-	assert_int_equal(probes.gate_links_count, 0);
+	assert_int_equal(links_count(), 0);
 	assert_int_equal(asked_times, 1);
 }
 
@@ -311,13 +332,13 @@ static void test_taken_over(void **state)
 	lien_gate_links_take(&probes);
 	assert_int_equal(probes.next_attachment, 11);
 	assert_int_equal(dropped_count, 1);
-	assert_int_equal(probes.gate_links_count, 2);
-	links = probes.gate_links[0];
+	assert_int_equal(links_count(), 2);
+	links = links_at(0);
 	assert_true(links->each && links->kept && links->build == 7);
 	assert_int_equal(links->left, 2);
 	assert_int_equal(links->fds[0], -1);
-	assert_int_equal(probes.gate_links[1]->left, 0);
-	assert_int_equal(probes.gate_links[1]->build, 0);
+	assert_int_equal(links_at(1)->left, 0);
+	assert_int_equal(links_at(1)->build, 0);
 }
 
 /* All that were made before the one that fails are removed for minutes. */
@@ -335,7 +356,7 @@ static void test_no_second_attempt_soon(void **state)
 	fails = false;
 	got(0);
 	assert_int_equal(asked_times, 2);
-	probes.multi = fails = true; /* two links are removed at once */
+	probes.facts.multi = fails = true; /* two links are removed at once */
 	assert_int_equal(get(0, &links), -EINVAL);
 	fails = false;
 	got(0);
@@ -371,7 +392,7 @@ static void test_links_of_a_process_go_with_its_gate(void **state)
 	struct lien_gate_links *links, *other;
 
 	(void)state;
-	probes.multi = probes.can_follow = true;
+	probes.facts.multi = probes.facts.can_follow = true;
 	links = got(0);
 	other = got(1);
 	assert_ptr_not_equal(links, other);
@@ -379,7 +400,7 @@ static void test_links_of_a_process_go_with_its_gate(void **state)
 	assert_int_equal(asked[0].pid, 12);
 	assert_false(asked[0].each);
 	put(links);
-	assert_int_equal(probes.gate_links_count, 1);
+	assert_int_equal(links_count(), 1);
 	assert_int_equal(dropped_count, 2);
 	put(other);
 	not_yet = true;
@@ -391,7 +412,7 @@ static void test_links_of_a_process_go_with_its_gate(void **state)
 	not_yet = true;
 	lien_gate_links_end(&probes, 11, false, false);
 	assert_int_equal(abandoned, 1);
-	assert_int_equal(probes.gate_links_count, 0);
+	assert_int_equal(links_count(), 0);
 }
 
 /* The next offload of NCCL's memory need not wait for the kernel to make them. */
@@ -400,13 +421,13 @@ static void test_those_for_nccl_stay_for_a_while(void **state)
 	struct lien_gate_links *links, *all;
 
 	(void)state;
-	probes.multi = probes.can_follow = nccl_alone = true;
+	probes.facts.multi = probes.facts.can_follow = nccl_alone = true;
 	links = got(0);
 	nccl_alone = false;
 	all = got(0);
 	assert_ptr_not_equal(all, links);
 	put(all);
-	assert_int_equal(probes.gate_links_count, 1);
+	assert_int_equal(links_count(), 1);
 	nccl_alone = true;
 	put(links);
 	lien_gate_links_end(&probes, 11, false, true);
@@ -415,9 +436,9 @@ static void test_those_for_nccl_stay_for_a_while(void **state)
 	assert_int_equal(asked_times, 2);
 	put(links);
 	pass(KEPT_NS);
-	assert_int_equal(probes.gate_links_count, 1);
+	assert_int_equal(links_count(), 1);
 	pass(1);
-	assert_int_equal(probes.gate_links_count, 0);
+	assert_int_equal(links_count(), 0);
 }
 
 /* The kernel binds them to the process: one that has its number now would run into none. */
@@ -426,16 +447,16 @@ static void test_kept_links_go_with_their_process(void **state)
 	struct lien_gate_links *links;
 
 	(void)state;
-	probes.multi = probes.can_follow = nccl_alone = true;
+	probes.facts.multi = probes.facts.can_follow = nccl_alone = true;
 	gates[0].start = 1;
 	links = got(0);
 	put(links);
 	gates[0].start = 2;
 	assert_ptr_not_equal(got(0), links);
 	assert_int_equal(asked_times, 2);
-	assert_int_equal(probes.gate_links_count, 2);
+	assert_int_equal(links_count(), 2);
 	lien_gate_links_end(&probes, 11, true, false); /* the second has a user */
-	assert_int_equal(probes.gate_links_count, 1);
+	assert_int_equal(links_count(), 1);
 }
 
 /* Nor do others pay for them longer than they must. */
@@ -444,15 +465,15 @@ static void test_kept_links_of_all_processes(void **state)
 	struct lien_gate_links *links;
 
 	(void)state;
-	probes.multi = probes.can_follow = nccl_alone = true;
+	probes.facts.multi = probes.facts.can_follow = nccl_alone = true;
 	gates[0].shared = true;
 	links = got(0);
 	put(links);
 	assert_ptr_equal(got(0), links);
 	put(links);
-	assert_int_equal(probes.gate_links_count, 1);
+	assert_int_equal(links_count(), 1);
 	assert_int_equal(got(1)->pid, 12); /* another job has come */
-	assert_int_equal(probes.gate_links_count, 1);
+	assert_int_equal(links_count(), 1);
 }
 
 /* An offload that is refused while the kernel is at them leaves nothing in other processes. */
@@ -461,14 +482,14 @@ static void test_shared_links_that_nobody_came_to_use(void **state)
 	struct lien_gate_links *links;
 
 	(void)state;
-	probes.multi = true;
+	probes.facts.multi = true;
 	not_yet = true;
 	assert_int_equal(get(0, &links), -EINPROGRESS);
 	lien_gate_links_end(&probes, 11, false, false); /* there is another gate */
-	assert_int_equal(probes.gate_links_count, 1);
+	assert_int_equal(links_count(), 1);
 	lien_gate_links_end(&probes, 12, false, true);
 	assert_int_equal(abandoned, 1);
-	assert_int_equal(probes.gate_links_count, 0);
+	assert_int_equal(links_count(), 0);
 }
 
 static void test_two_links_for_all_processes(void **state)
@@ -476,14 +497,14 @@ static void test_two_links_for_all_processes(void **state)
 	struct lien_gate_links *links;
 
 	(void)state;
-	probes.multi = true;
+	probes.facts.multi = true;
 	links = got(0);
 	assert_ptr_equal(got(1), links);
 	assert_int_equal(asked[0].pid, 0);
 	put(links);
-	assert_int_equal(probes.gate_links_count, 1);
+	assert_int_equal(links_count(), 1);
 	put(links);
-	assert_int_equal(probes.gate_links_count, 0);
+	assert_int_equal(links_count(), 0);
 }
 
 /* Also where links can be bound: all that would pay take part. */
@@ -492,14 +513,14 @@ static void test_links_shared_by_a_whole_job(void **state)
 	struct lien_gate_links *links, *other;
 
 	(void)state;
-	probes.multi = probes.can_follow = true;
+	probes.facts.multi = probes.facts.can_follow = true;
 	gates[0].shared = true;
 	links = got(0);
 	assert_int_equal(asked[0].pid, 0);
 	assert_ptr_equal(got(1), links); /* they are there: others would cost more */
 	put(links);
 	put(links);
-	assert_int_equal(probes.gate_links_count, 0);
+	assert_int_equal(links_count(), 0);
 	gates[0].shared = false;
 	other = got(0);
 	assert_int_equal(asked[0].pid, 11);
@@ -518,7 +539,7 @@ static void test_links_of_an_earlier_agent(void **state)
 	probes.gates = malloc(sizeof(*probes.gates));
 	assert_non_null(probes.gates);
 	*probes.gates = (struct lien_gate){.pid = 11, .inherited = true};
-	probes.gates_count = 1;
+	probes.facts.gates = 1;
 	gate_known = true;
 	ours = got(0);
 	assert_ptr_not_equal(ours, links);
@@ -527,10 +548,10 @@ static void test_links_of_an_earlier_agent(void **state)
 	gate_known = false;
 	pass(1);
 	pass(GO_NEXT_NS);
-	assert_int_equal(probes.gate_links_count, 1);
-	assert_ptr_equal(probes.gate_links[0], ours);
+	assert_int_equal(links_count(), 1);
+	assert_ptr_equal(links_at(0), ours);
 	free(probes.gates);
-	probes.gates_count = 0;
+	probes.facts.gates = 0;
 }
 
 /* Another gate, which also uses them, has yet to be made again: its process does not answer. */
@@ -539,24 +560,24 @@ static void test_the_last_user_but_for_an_earlier_agents(void **state)
 	struct lien_gate_links *links;
 
 	(void)state;
-	probes.multi = true;
+	probes.facts.multi = true;
 	probes.gates = malloc(sizeof(*probes.gates));
 	assert_non_null(probes.gates);
 	*probes.gates = (struct lien_gate){.pid = 12, .inherited = true};
-	probes.gates_count = 1;
+	probes.facts.gates = 1;
 	gate_known = true;
 	links = got(0);
 	put(links);
 	lien_gate_links_end(&probes, 11, false, false);
 	pass(2 * KEPT_NS);
 	assert_int_equal(dropped_count, 0);
-	assert_int_equal(probes.gate_links_count, 1);
+	assert_int_equal(links_count(), 1);
 	gate_known = false; /* it is open */
 	pass(1);
 	assert_int_equal(dropped_count, 2);
-	assert_int_equal(probes.gate_links_count, 0);
+	assert_int_equal(links_count(), 0);
 	free(probes.gates);
-	probes.gates_count = 0;
+	probes.facts.gates = 0;
 }
 
 /* The file was written to, or the gate is for other calls. */
@@ -644,8 +665,8 @@ static void test_a_file_rewritten_in_place(void **state)
 	st.st_size++;
 	assert_int_equal(add(true), -EMFILE);
 	lien_gate_files_put(&probes, &gates[0]);
-	for (i = 0; i < probes.gate_links_count; i++)
-		assert_int_equal(probes.gate_links[i]->users, 0);
+	for (i = 0; i < links_count(); i++)
+		assert_int_equal(links_at(i)->users, 0);
 }
 
 int main(void)

@@ -8,15 +8,15 @@
 
 #include <cmocka.h>
 
-#include "loader/inject/inject_internal.h"
+#include "loader/inject/inject.c"
 
 static void test_waits(void **state)
 {
 	(void)state;
-	assert_int_equal(lien_inject_choice(SYS_poll, 1, 100, 0), 1);
-	assert_int_equal(lien_inject_choice(SYS_read, 0, 0, 0), 1);
-	assert_int_equal(lien_inject_choice(SYS_restart_syscall, 0, 0, 0), 1);
-	assert_int_equal(lien_inject_choice(SYS_wait4, 0, 0, 0), 3);
+	assert_int_equal(choose(SYS_poll, 1, 100, 0), 1);
+	assert_int_equal(choose(SYS_read, 0, 0, 0), 1);
+	assert_int_equal(choose(SYS_restart_syscall, 0, 0, 0), 1);
+	assert_int_equal(choose(SYS_wait4, 0, 0, 0), 3);
 }
 
 /* What malloc(), the loader and vfork() may be in. */
@@ -28,7 +28,7 @@ static void test_never(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
-		assert_int_equal(lien_inject_choice(calls[i], 0, 0, -1), 0);
+		assert_int_equal(choose(calls[i], 0, 0, -1), 0);
 }
 
 /* A condition, a semaphore, a thread's end, but no lock: of those others may wait in turn. */
@@ -37,23 +37,23 @@ static void test_futex(void **state)
 	const unsigned long clock = FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME | FUTEX_PRIVATE_FLAG;
 
 	(void)state;
-	assert_int_equal(lien_inject_choice(SYS_futex, clock, 0, 0), 2);
-	assert_int_equal(lien_inject_choice(SYS_futex, clock, 2, 0), 2);
-	assert_int_equal(lien_inject_choice(SYS_futex, FUTEX_WAIT, 4711, 0), 2);
-	assert_int_equal(lien_inject_choice(SYS_futex, FUTEX_WAIT, 2, 0), 0);
-	assert_int_equal(lien_inject_choice(SYS_futex, FUTEX_WAIT_PRIVATE, 2, 0), 0);
-	assert_int_equal(lien_inject_choice(SYS_futex, FUTEX_LOCK_PI_PRIVATE, 0, 0), 0);
-	assert_int_equal(lien_inject_choice(SYS_futex, FUTEX_WAKE_PRIVATE, 1, 0), 0);
+	assert_int_equal(choose(SYS_futex, clock, 0, 0), 2);
+	assert_int_equal(choose(SYS_futex, clock, 2, 0), 2);
+	assert_int_equal(choose(SYS_futex, FUTEX_WAIT, 4711, 0), 2);
+	assert_int_equal(choose(SYS_futex, FUTEX_WAIT, 2, 0), 0);
+	assert_int_equal(choose(SYS_futex, FUTEX_WAIT_PRIVATE, 2, 0), 0);
+	assert_int_equal(choose(SYS_futex, FUTEX_LOCK_PI_PRIVATE, 0, 0), 0);
+	assert_int_equal(choose(SYS_futex, FUTEX_WAKE_PRIVATE, 1, 0), 0);
 }
 
 /* The kernel says EINTR, and the time that is left is not known. */
 static void test_epoll(void **state)
 {
 	(void)state;
-	assert_int_equal(lien_inject_choice(SYS_epoll_wait, 0, 1, 0xffffffff), 3);
-	assert_int_equal(lien_inject_choice(SYS_epoll_pwait, 0, 1, -1), 3);
-	assert_int_equal(lien_inject_choice(SYS_epoll_wait, 0, 1, 1000), 0);
-	assert_int_equal(lien_inject_choice(SYS_epoll_wait, 0, 1, 0), 0);
+	assert_int_equal(choose(SYS_epoll_wait, 0, 1, 0xffffffff), 3);
+	assert_int_equal(choose(SYS_epoll_pwait, 0, 1, -1), 3);
+	assert_int_equal(choose(SYS_epoll_wait, 0, 1, 1000), 0);
+	assert_int_equal(choose(SYS_epoll_wait, 0, 1, 0), 0);
 }
 
 int main(void)

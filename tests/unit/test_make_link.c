@@ -15,7 +15,6 @@
 
 #include "loader/probes/make_link.h"
 #include "loader/probes/uprobe.h"
-#include "loader/probes/uprobe_close.h"
 
 #define FIRST_LINK 1000
 #define NEVER_MS   3600000 /* a test that waits so long hangs */

@@ -249,8 +249,7 @@ uint64_t lien_probes_pair(
 	return peer * 2 + receives == peer_of(pid - 1) ? k.transfers[pid - 1] : 0;
 }
 
-int lien_probes_pairs(const struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls), void *context)
+int lien_probes_pairs(const struct lien_probes *probes, lien_map_fn *fn, void *context)
 {
 	(void)probes;
 	for (unsigned i = 0; i < RANKS; i++) {
@@ -258,7 +257,7 @@ int lien_probes_pairs(const struct lien_probes *probes,
 			.comm = COMM, .pid = pids[i], .peer = peer_of(i)};
 
 		if (k.transfers[i])
-			assert_int_equal(fn(context, &pair, k.transfers[i]), 0);
+			assert_int_equal(fn(context, &pair, &k.transfers[i]), 0);
 	}
 	return 0;
 }
@@ -366,16 +365,12 @@ void lien_gate_cover(struct lien_agent *of, struct lien_process *process)
 	(void)of, (void)process;
 }
 
-const char *lien_probes_gate_lacks(const struct lien_probes *probes)
+const struct lien_probes_facts *lien_probes_facts(const struct lien_probes *probes)
 {
-	(void)probes;
-	return NULL;
-}
+	static const struct lien_probes_facts facts = {.gates = RANKS};
 
-unsigned lien_probes_gates(const struct lien_probes *probes)
-{
 	(void)probes;
-	return RANKS;
+	return &facts;
 }
 
 int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid,

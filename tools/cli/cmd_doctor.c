@@ -42,22 +42,22 @@ struct libraries {
 	char software[PATH_MAX]; /* the software CUDA driver */
 };
 
+static int is_its_function(void *context, const struct lien_elf_export *export)
+{
+	(void)context;
+	return export->function && !strcmp(export->name, SOFTWARE_FUNCTION);
+}
+
 /* No other driver has this function. */
 static bool is_software_driver(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct lien_elf_lookup lookup = {.name = SOFTWARE_FUNCTION};
-	struct lien_elf *elf;
 	bool is;
 
-	if (fd < 0 || lien_elf_open(fd, &elf)) {
-		if (fd >= 0)
-			close(fd);
+	if (fd < 0)
 		return false;
-	}
+	is = lien_elf_exports(fd, is_its_function, NULL) == 1;
 	close(fd);
-	is = lien_elf_functions(elf, &lookup, 1) == 1;
-	lien_elf_close(elf);
 	return is;
 }
 
