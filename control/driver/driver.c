@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <lien/cuda_errors.h>
 
@@ -15,7 +14,7 @@
 
 static const struct lien_driver *found;	 /* stays loaded */
 static const struct lien_driver *called; /* may have been unloaded since */
-static pid_t keeping; /* the process of which a thread is in lien_driver_keep() */
+static int keeping LIEN_ZERO_IN_CHILD;	 /* a thread is in lien_driver_keep() */
 
 static const struct {
 	const char *name;
@@ -99,13 +98,7 @@ static void *keep(void *arg)
 /* Lets a thread wait for the loader's lock, if necessary, and keep the driver loaded. */
 static void keep_later(void)
 {
-	const pid_t self = getpid();
-	pid_t before = __atomic_load_n(&keeping, __ATOMIC_ACQUIRE);
-
-	if (before == self || !__atomic_compare_exchange_n(&keeping, &before, self, 0,
-				      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-		return;
-	if (lien_thread_start(keep, NULL))
+	if (!__atomic_exchange_n(&keeping, 1, __ATOMIC_ACQ_REL) && lien_thread_start(keep, NULL))
 		__atomic_store_n(&keeping, 0, __ATOMIC_RELEASE);
 }
 

@@ -41,9 +41,10 @@ void *lien_translate_real(const char *name, size_t member)
 
 /* --- threads that pass a handle --------------------------------------------------------------- */
 
-static unsigned inside; /* threads with a looked-up handle, on their way to the driver and back */
-static int hold_all;
-static int closed; /* no thread is let in any more */
+/* Threads with a looked-up handle, on their way to the driver and back. */
+static unsigned inside LIEN_ZERO_IN_CHILD;
+static int hold_all LIEN_ZERO_IN_CHILD;
+static int closed LIEN_ZERO_IN_CHILD; /* no thread is let in any more */
 
 void lien_translate_hold_all(int all)
 {
@@ -63,14 +64,6 @@ int lien_translate_idle(void)
 {
 	return !__atomic_load_n(&inside, __ATOMIC_SEQ_CST);
 }
-
-static void forked(void)
-{
-	__atomic_store_n(&inside, 0, __ATOMIC_SEQ_CST);
-	lien_translate_hold_all(0);
-}
-
-LIEN_FORKED(forked);
 
 /*
  * A thread that passes a handle waits here, not in the driver: after a restore another handle means

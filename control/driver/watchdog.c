@@ -2,7 +2,6 @@
 #include "control/driver/watchdog.h"
 
 #include <stdint.h>
-#include <string.h>
 
 #include <lien/clock.h>
 
@@ -17,12 +16,12 @@
 	"_ZN4c10d16ProcessGroupNCCL8WorkNCCL12checkTimeoutESt8optionalINSt6chrono8durationIlSt5"   \
 	"ratioILl1ELl1000EEEEE"
 
-static uint64_t left_ns; /* when the memory went away; 0: it is here */
+static uint64_t left_ns LIEN_ZERO_IN_CHILD; /* when the memory went away; 0: it is here */
 static struct {
 	uint64_t away_ns; /* what does not count; 0: everything counts */
 	uint64_t end_ns;  /* until then */
 	struct lien_genuine_range code;
-} pause;
+} pause LIEN_ZERO_IN_CHILD;
 
 void lien_watchdog_away(void)
 {
@@ -43,14 +42,6 @@ void lien_watchdog_back(void)
 	__atomic_store_n(&pause.end_ns, now + away, __ATOMIC_RELAXED);
 	__atomic_store_n(&pause.away_ns, away, __ATOMIC_RELEASE);
 }
-
-static void forked(void)
-{
-	left_ns = 0;
-	memset(&pause, 0, sizeof(pause));
-}
-
-LIEN_FORKED(forked);
 
 /* std::chrono::steady_clock::now(), which returns nanoseconds */
 __attribute__((visibility("default"))) int64_t _ZNSt6chrono3_V212steady_clock3nowEv(void)

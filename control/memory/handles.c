@@ -10,8 +10,8 @@ struct owed {
 	CUmemGenericAllocationHandle handle; /* 0: a place */
 	struct lien_scratch place;
 };
-static struct owed *owed;
-static unsigned owed_count, owed_room;
+static struct owed *owed LIEN_ZERO_IN_CHILD;
+static unsigned owed_count LIEN_ZERO_IN_CHILD, owed_room LIEN_ZERO_IN_CHILD;
 
 CUresult lien_handle_retain(
 	const struct lien_driver *driver, CUmemGenericAllocationHandle *handle, uint64_t va)
@@ -69,14 +69,6 @@ int lien_handles_owed(void)
 {
 	return owed_count != 0;
 }
-
-static void forked(void)
-{
-	owed = NULL; /* the parent may have been changing it */
-	owed_count = owed_room = 0;
-}
-
-LIEN_FORKED(forked);
 
 static CUresult release_one(const struct lien_driver *driver, struct owed *one)
 {

@@ -39,7 +39,7 @@ enum result {
 #define LOOK_MS	   30000
 
 /* Held briefly, while the state of this file is read or changed. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock LIEN_ZERO_IN_CHILD;
 
 /* A whole number in the environment; `otherwise`: there is none within these limits. */
 static long number_of(const char *variable, long least, long most, long otherwise)
@@ -53,8 +53,8 @@ static long number_of(const char *variable, long least, long most, long otherwis
 
 /* --- what failed last ------------------------------------------------------------------------- */
 
-static char last[TEXT];	  /* ours; "": none */
-static char before[TEXT]; /* what NCCL's own last error was then */
+static char last[TEXT] LIEN_ZERO_IN_CHILD; /* ours; "": none */
+static char before[TEXT];		   /* what NCCL's own last error was then */
 
 static const char *nccls_last(lien_nccl_comm comm)
 {
@@ -172,7 +172,7 @@ struct group {
 static struct change changes[CHANGES_MAX];
 static unsigned changes_count; /* 0: not set yet */
 static struct group groups[CHANGES_MAX];
-static unsigned groups_count;
+static unsigned groups_count LIEN_ZERO_IN_CHILD;
 
 static int current_id(void)
 {
@@ -361,8 +361,8 @@ struct seen {
 	uint64_t made_ns, bytes, movable, offloaded;
 };
 
-static struct known *known;
-static unsigned known_count, known_room;
+static struct known *known; /* a child has made none */
+static unsigned known_count LIEN_ZERO_IN_CHILD, known_room;
 
 /* NULL: out of memory. Call it with the lock held; what it returns is valid as long. */
 static struct known *known_of(lien_nccl_comm comm, const struct seen *seen)
@@ -502,13 +502,3 @@ int lien_ncclCommMemStats(lien_nccl_comm comm, int stat, uint64_t *value)
 	*value = values[stat];
 	return SUCCESS;
 }
-
-/* The child has made no communicators. */
-static void forked(void)
-{
-	pthread_mutex_init(&lock, NULL);
-	last[0] = '\0';
-	groups_count = known_count = 0;
-}
-
-LIEN_FORKED(forked);

@@ -20,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "control/orders/control.h"
 #include "control/driver/translate.h"
@@ -31,7 +30,6 @@ struct lien_drain {
 	pthread_cond_t changed;
 	const struct lien_driver *driver;
 	pthread_t thread;
-	pid_t pid; /* a forked child has a copy of this, but not the thread */
 	int stop;
 	int wanted, done; /* a pass over all devices: requested, finished */
 	int launches;	  /* threads may have to launch meanwhile; nobody captures */
@@ -167,7 +165,6 @@ static struct lien_drain *drain_start(const struct lien_driver *driver)
 	if (!drain)
 		return NULL;
 	drain->driver = driver;
-	drain->pid = getpid();
 	pthread_mutex_init(&drain->lock, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -184,7 +181,7 @@ int lien_drain_busy(struct lien_drain *drain)
 {
 	int busy;
 
-	if (!drain || drain->pid != getpid())
+	if (!drain)
 		return 0;
 	pthread_mutex_lock(&drain->lock);
 	busy = drain->wanted != drain->done;
@@ -194,7 +191,7 @@ int lien_drain_busy(struct lien_drain *drain)
 
 void lien_drain_end(struct lien_drain *drain)
 {
-	if (!drain || drain->pid != getpid())
+	if (!drain)
 		return;
 	pthread_mutex_lock(&drain->lock);
 	drain->stop = 1;

@@ -52,7 +52,7 @@ static struct {
 	/* the answering thread's */
 	unsigned guests;
 	struct guest guest[GUESTS];
-} offer LIEN_PLAIN_STATE;
+} offer LIEN_ZERO_IN_CHILD;
 
 socklen_t lien_plain_socket_name(struct sockaddr_un *name, const uint8_t *cookie)
 {
@@ -318,7 +318,7 @@ static int listen_once(void)
 	return 1;
 }
 
-void lien_plain_offered_forked(void)
+void lien_plain_forked(void)
 {
 	unsigned i;
 

@@ -47,7 +47,7 @@ static struct {
 	struct opened_list list;
 	unsigned count;
 	uint64_t last_id;
-} open_memory LIEN_PLAIN_STATE;
+} open_memory LIEN_ZERO_IN_CHILD;
 
 /* The heap counts its blocks from 1. */
 #define FIRST_ID (1ull << 40)

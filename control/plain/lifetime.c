@@ -7,8 +7,8 @@
 #include "control/driver/thread.h"
 #include "control/plain/memory.h"
 
-static CUcontext first LIEN_PLAIN_STATE; /* the one that the process had first */
-static int several LIEN_PLAIN_STATE;	 /* there were others */
+static CUcontext first LIEN_ZERO_IN_CHILD; /* the one that the process had first */
+static int several LIEN_ZERO_IN_CHILD;	   /* there were others */
 
 int lien_plain_several(void)
 {
@@ -53,7 +53,7 @@ static struct {
 	/* Held while a primary context begins or ends: nobody is held in these calls. */
 	pthread_mutex_t lock;
 	CUcontext context[LIEN_PLAIN_DEVICES];
-} primary LIEN_PLAIN_STATE;
+} primary LIEN_ZERO_IN_CHILD;
 
 /* A context that has ended, and the number of the chunks that it had (lien_heap_end()). */
 struct ended {

@@ -9,7 +9,7 @@
 
 #include "control/tag/tag.h"
 
-struct lien_heap lien_plain_heap LIEN_PLAIN_STATE;
+struct lien_heap lien_plain_heap LIEN_ZERO_IN_CHILD;
 int lien_plain_enabled;
 
 /* --- devices that have access ----------------------------------------------------------------- */
@@ -23,7 +23,7 @@ int lien_plain_enabled;
 static struct {
 	uint64_t used;			    /* bits: devices with a context, now or before */
 	uint64_t reach[LIEN_PLAIN_DEVICES]; /* bits: of each of these, whose memory it can reach */
-} used LIEN_PLAIN_STATE;
+} used LIEN_ZERO_IN_CHILD;
 
 static CUmemAccessDesc access_of(CUdevice device)
 {
@@ -113,7 +113,7 @@ static struct {
 	pthread_mutex_t lock;
 	unsigned count;
 	struct segment list[SEGMENTS];
-} asked LIEN_PLAIN_STATE;
+} asked LIEN_ZERO_IN_CHILD;
 
 /* Returns a number from 1; 0: it is not known. */
 static uint32_t number_of(uintptr_t code)

@@ -4,14 +4,11 @@
 #ifndef LIEN_CONTROL_PLAIN_MEMORY_H
 #define LIEN_CONTROL_PLAIN_MEMORY_H
 
+#include "control/driver/thread.h"
 #include "control/plain/heap.h"
 #include "control/plain/plain.h"
 
 #define LIEN_PLAIN_DEVICES 64
-
-/* Of variables that begin as zeros, locks among them, and are zeros again in the child of a fork().
- */
-#define LIEN_PLAIN_STATE __attribute__((section("lien_plain_state")))
 
 /* --- memory.c --------------------------------------------------------------------------------- */
 
@@ -136,9 +133,5 @@ extern int lien_plain_any_sync_memops; /* SYNC_MEMOPS has been set for a block *
 void lien_plain_set_sync_memops(const struct lien_heap_block *block, int value);
 /* The context is gone. */
 void lien_plain_opened_drop(CUcontext context);
-
-/* --- ipc_offer.c ------------------------------------------------------------------------------ */
-
-void lien_plain_offered_forked(void);
 
 #endif

@@ -42,7 +42,7 @@ struct pool {
 static struct {
 	pthread_mutex_t lock;
 	struct pool list[LIEN_PLAIN_DEVICES];
-} pools LIEN_PLAIN_STATE;
+} pools LIEN_ZERO_IN_CHILD;
 
 static struct pool *pool_of(uint64_t pool)
 {
@@ -208,7 +208,7 @@ struct stream {
 	unsigned users;		       /* threads that use this: it stays */
 };
 
-static LIST_HEAD(, stream) streams LIEN_PLAIN_STATE;
+static LIST_HEAD(, stream) streams LIEN_ZERO_IN_CHILD;
 
 /* Forgets one of the context whose work is done and in which nothing is parked; it may have been
  * destroyed. Returns NULL: there is none. */

@@ -185,12 +185,3 @@ void lien_plain_stop(void)
 {
 	__atomic_store_n(&lien_plain_enabled, 0, __ATOMIC_RELAXED);
 }
-
-void lien_plain_forked(void)
-{
-	extern char __start_lien_plain_state[] __attribute__((visibility("hidden"))),
-		__stop_lien_plain_state[] __attribute__((visibility("hidden")));
-
-	lien_plain_offered_forked();
-	memset(__start_lien_plain_state, 0, __stop_lien_plain_state - __start_lien_plain_state);
-}

@@ -11,6 +11,7 @@
 #include <lien/locked.h>
 
 #include "control/ask/ask.h"
+#include "control/driver/thread.h"
 #include "control/orders/control.h"
 #include "control/tag/tag.h"
 
@@ -81,22 +82,22 @@ static bool is_set(const char *name)
 }
 
 /* The tags of all regions so far. */
+static pthread_mutex_t used_lock LIEN_ZERO_IN_CHILD;
 static struct {
-	pthread_mutex_t lock;
 	unsigned count;
 	bool full;
 	struct {
 		char name[LIEN_TAG_SIZE];
 		bool saved, dropped;
 	} tag[TAGS_MAX];
-} used = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} used;
 
 static void note_used(const char *name, bool saved)
 {
 	bool full = false;
 	unsigned i = 0;
 
-	pthread_mutex_lock(&used.lock);
+	pthread_mutex_lock(&used_lock);
 	while (i < used.count && strcmp(used.tag[i].name, name))
 		i++;
 	if (i == used.count && i < TAGS_MAX) {
@@ -110,7 +111,7 @@ static void note_used(const char *name, bool saved)
 		full = !used.full;
 		used.full = true;
 	}
-	pthread_mutex_unlock(&used.lock);
+	pthread_mutex_unlock(&used_lock);
 	if (full)
 		complain("more than %u tags: pausing without a tag leaves the others alone",
 			TAGS_MAX);
@@ -290,7 +291,7 @@ static void add_tags(struct request *request, const char *tag, const char *befor
 {
 	unsigned i;
 
-	LIEN_LOCKED(&used.lock);
+	LIEN_LOCKED(&used_lock);
 	for (i = 0; i < used.count; i++) {
 		if (tag && strcmp(tag, used.tag[i].name))
 			continue;
@@ -379,9 +380,4 @@ EXPORT int tms_pause(const char *tag)
 EXPORT int tms_resume(const char *tag)
 {
 	return change(false, tag);
-}
-
-void lien_tms_forked(void)
-{
-	pthread_mutex_init(&used.lock, NULL);
 }

@@ -15,7 +15,4 @@
 /* What such memory held is not saved. */
 #define LIEN_TMS_DROPPED ":no-backup"
 
-/* For the child of a fork(): it has the calling thread's region. */
-void lien_tms_forked(void);
-
 #endif
