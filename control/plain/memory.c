@@ -3,10 +3,9 @@
  * and which devices have access. */
 #include "control/plain/memory.h"
 
-#include <link.h>
-
 #include <lien/locked.h>
 
+#include "control/driver/genuine.h"
 #include "control/tag/tag.h"
 
 struct lien_heap lien_plain_heap LIEN_ZERO_IN_CHILD;
@@ -130,19 +129,13 @@ static uint32_t number_of(uintptr_t code)
 static int look(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct segment *segment = arg;
-	uintptr_t begin;
-	unsigned i;
+	const ElfW(Phdr) *found = lien_segment_of(info, segment->begin);
+	uintptr_t begin = found ? info->dlpi_addr + found->p_vaddr : 0;
 
 	(void)size;
-	for (i = 0; i < info->dlpi_phnum; i++) {
-		begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-		if (info->dlpi_phdr[i].p_type != PT_LOAD || segment->begin < begin ||
-			segment->begin - begin >= info->dlpi_phdr[i].p_memsz)
-			continue;
-		*segment = (struct segment){begin, begin + info->dlpi_phdr[i].p_memsz};
-		return 1;
-	}
-	return 0;
+	if (found)
+		*segment = (struct segment){begin, begin + found->p_memsz};
+	return found != NULL;
 }
 
 /* Returns the object file that contains the code, as a number that stays the same; 0: code that was
