@@ -317,20 +317,20 @@ static void scan_all(struct scan *scan)
 /* Waits for a thread that loads a library. */
 static void prepare(void)
 {
-	const struct lien_interposed *interposed;
+	const struct lien_interposed *row;
 	void *first, *given, *real;
-	unsigned i, n = 0;
+	unsigned n = 0;
 
 	if (count)
 		return;
-	for (i = 0; i < lien_interposed_count && n < REPLACEMENTS; i++) {
-		interposed = &lien_interposed[i];
-		real = lien_interposed_real(interposed);
+	for (row = __start_lien_interposed; row < __stop_lien_interposed && n < REPLACEMENTS;
+		row++) {
+		real = row->kind == LIEN_FROM_START ? NULL : lien_interposed_real(row);
 		if (!real)
 			continue; /* the driver has no such function */
-		first = lien_genuine_dlsym(RTLD_DEFAULT, interposed->name);
-		given = lien_interposed_given(interposed);
-		replacements[n++] = (struct replacement){.name = interposed->name,
+		first = lien_genuine_dlsym(RTLD_DEFAULT, *row->name);
+		given = lien_interposed_given(row);
+		replacements[n++] = (struct replacement){.name = *row->name,
 			.real = (uintptr_t)real,
 			.ours = (uintptr_t)given,
 			/* dlsym() finds ours where nobody but the function's caller sees the

@@ -29,20 +29,33 @@ static const struct {
 #undef FUNCTION_ROW
 };
 
-/* Returns NULL, or the function that the library lacks. A `library` of NULL: searches without the
- * loader's lock. */
+/* A `library` of NULL: searches without the loader's lock. */
+static void *symbol_in(void *library, const char *name)
+{
+	return library ? lien_genuine_dlsym(library, name) : lien_driver_symbol(name);
+}
+
+static struct lien_driver *allocate(void)
+{
+	return malloc(sizeof(struct lien_driver) +
+		      (__stop_lien_real_names - __start_lien_real_names) * sizeof(void *));
+}
+
+/* Returns NULL, or the function that the library lacks. */
 static const char *fill(struct lien_driver *driver, void *library)
 {
+	const size_t count = __stop_lien_real_names - __start_lien_real_names;
 	void *symbol;
-	unsigned i;
+	size_t i;
 
 	for (i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-		symbol = library ? lien_genuine_dlsym(library, functions[i].name)
-				 : lien_driver_symbol(functions[i].name);
+		symbol = symbol_in(library, functions[i].name);
 		if (!symbol && !functions[i].optional)
 			return functions[i].name;
 		memcpy((char *)driver + functions[i].offset, &symbol, sizeof(symbol));
 	}
+	for (i = 0; i < count; i++)
+		driver->real[i] = symbol_in(library, __start_lien_real_names[i]);
 	return NULL;
 }
 
@@ -65,7 +78,7 @@ const struct lien_driver *lien_driver_find(const char **missing)
 	library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_NOW);
 	if (!library)
 		return NULL;
-	driver = malloc(sizeof(*driver));
+	driver = allocate();
 	*missing = driver ? fill(driver, library) : "memory";
 	if (!*missing && __atomic_compare_exchange_n(
 				 &found, &first, driver, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -105,7 +118,7 @@ static void keep_later(void)
 /* Does not free the functions that it replaces: another thread may be using them. */
 static const struct lien_driver *look(const struct lien_driver *before)
 {
-	struct lien_driver *driver = malloc(sizeof(*driver));
+	struct lien_driver *driver = allocate();
 
 	if (!driver || fill(driver, NULL))
 		before = NULL;

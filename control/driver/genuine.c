@@ -259,9 +259,12 @@ void *lien_genuine_dlsym(void *handle, const char *name)
 /* Called by the assembly below, maybe by several threads. */
 __attribute__((used)) static void *lien_exported_target(struct lien_exported *exported)
 {
-	void *behind = lien_genuine_behind(exported->name),
-	     *target = behind ? behind : exported->ours;
+	void *behind, *target;
 
+	if (exported->choose)
+		return exported->choose(exported->name);
+	behind = lien_genuine_behind(exported->name);
+	target = behind ? behind : exported->ours;
 	__atomic_store_n(&exported->target, target, __ATOMIC_RELAXED);
 	return target;
 }

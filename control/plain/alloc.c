@@ -36,7 +36,7 @@ LIEN_TRANSLATED static CUresult plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t byt
 	return LIEN_REAL(cuMemAlloc_v2)(ptr, bytes);
 }
 
-LIEN_INTERPOSE_PLAIN(cuMemAlloc_v2, plain_cuMemAlloc_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuMemAlloc_v2, plain_cuMemAlloc_v2);
 
 /* The pitch that the driver chooses (seen, 580.159). */
 #define PITCH 512
@@ -66,7 +66,7 @@ LIEN_TRANSLATED static CUresult plain_cuMemAllocPitch_v2(
 	return LIEN_REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
 }
 
-LIEN_INTERPOSE_PLAIN(cuMemAllocPitch_v2, plain_cuMemAllocPitch_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuMemAllocPitch_v2, plain_cuMemAllocPitch_v2);
 
 /* NULL: it is not active, or the application has not asked for it. */
 LIEN_TRANSLATED static CUcontext active_primary(CUdevice device)
@@ -138,7 +138,7 @@ LIEN_TRANSLATED static CUresult plain_cuMemFree_v2(CUdeviceptr ptr)
 	return result;
 }
 
-LIEN_INTERPOSE_PLAIN(cuMemFree_v2, plain_cuMemFree_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuMemFree_v2, plain_cuMemFree_v2);
 
 /* --- in a stream ------------------------------------------------------------------------------ */
 
@@ -179,7 +179,7 @@ LIEN_TRANSLATED static int free_async(CUdeviceptr ptr, CUstream handle, CUresult
 			       ? result                                                            \
 			       : LIEN_REAL(name)(lien_plain_hide(ptr), stream);                    \
 	}                                                                                          \
-	LIEN_INTERPOSE_PLAIN(name, plain_##name);
+	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);
 
 #define ALLOC(name, in)                                                                            \
 	LIEN_TRANSLATED static CUresult plain_##name(                                              \
@@ -189,7 +189,7 @@ LIEN_TRANSLATED static int free_async(CUdeviceptr ptr, CUstream handle, CUresult
 			       ? CUDA_SUCCESS                                                      \
 			       : LIEN_REAL(name)(ptr, bytes, stream);                              \
 	}                                                                                          \
-	LIEN_INTERPOSE_PLAIN(name, plain_##name);
+	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);
 
 #define ALLOC_FROM(name, in)                                                                       \
 	LIEN_TRANSLATED static CUresult plain_##name(                                              \
@@ -199,7 +199,7 @@ LIEN_TRANSLATED static int free_async(CUdeviceptr ptr, CUstream handle, CUresult
 			       ? CUDA_SUCCESS                                                      \
 			       : LIEN_REAL(name)(ptr, bytes, pool, stream);                        \
 	}                                                                                          \
-	LIEN_INTERPOSE_PLAIN(name, plain_##name);
+	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);
 
 BOTH(FREE, cuMemFreeAsync)
 BOTH(ALLOC, cuMemAllocAsync)

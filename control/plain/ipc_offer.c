@@ -360,4 +360,4 @@ LIEN_TRANSLATED static CUresult plain_cuIpcGetMemHandle(CUipcMemHandle *handle, 
 	return CUDA_SUCCESS;
 }
 
-LIEN_INTERPOSE_PLAIN(cuIpcGetMemHandle, plain_cuIpcGetMemHandle);
+LIEN_INTERPOSE(LIEN_FROM_START, cuIpcGetMemHandle, plain_cuIpcGetMemHandle);

@@ -360,8 +360,8 @@ LIEN_TRANSLATED static CUresult plain_cuIpcOpenMemHandle_v2(
 	return result;
 }
 
-LIEN_INTERPOSE_PLAIN(cuIpcOpenMemHandle, plain_cuIpcOpenMemHandle_v2);
-LIEN_INTERPOSE_PLAIN(cuIpcOpenMemHandle_v2, plain_cuIpcOpenMemHandle_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuIpcOpenMemHandle, plain_cuIpcOpenMemHandle_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuIpcOpenMemHandle_v2, plain_cuIpcOpenMemHandle_v2);
 
 /* --- what is open ----------------------------------------------------------------------------- */
 
@@ -478,7 +478,7 @@ LIEN_TRANSLATED static CUresult plain_cuIpcCloseMemHandle(CUdeviceptr ptr)
 	return result;
 }
 
-LIEN_INTERPOSE_PLAIN(cuIpcCloseMemHandle, plain_cuIpcCloseMemHandle);
+LIEN_INTERPOSE(LIEN_FROM_START, cuIpcCloseMemHandle, plain_cuIpcCloseMemHandle);
 
 /* The driver closes what the context has opened. */
 LIEN_TRANSLATED void lien_plain_opened_drop(CUcontext context)

@@ -35,7 +35,7 @@ LIEN_TRANSLATED static CUresult made(CUresult result, CUdevice device, const CUc
 	{                                                                                          \
 		return made(LIEN_REAL(name) arguments, device, context);                           \
 	}                                                                                          \
-	LIEN_INTERPOSE_PLAIN(name, plain_##name);
+	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);
 
 MAKES(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
 	(context, flags, device))
@@ -180,10 +180,10 @@ LIEN_TRANSLATED static CUresult plain_cuCtxDestroy(CUcontext context)
 	return destroyed(LIEN_REAL(cuCtxDestroy)(context), context);
 }
 
-LIEN_INTERPOSE_PLAIN(cuDevicePrimaryCtxRetain, plain_cuDevicePrimaryCtxRetain);
-LIEN_INTERPOSE_PLAIN(cuDevicePrimaryCtxRelease, plain_cuDevicePrimaryCtxRelease_v2);
-LIEN_INTERPOSE_PLAIN(cuDevicePrimaryCtxRelease_v2, plain_cuDevicePrimaryCtxRelease_v2);
-LIEN_INTERPOSE_PLAIN(cuDevicePrimaryCtxReset, plain_cuDevicePrimaryCtxReset_v2);
-LIEN_INTERPOSE_PLAIN(cuDevicePrimaryCtxReset_v2, plain_cuDevicePrimaryCtxReset_v2);
-LIEN_INTERPOSE_PLAIN(cuCtxDestroy, plain_cuCtxDestroy);
-LIEN_INTERPOSE_PLAIN(cuCtxDestroy_v2, plain_cuCtxDestroy_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxRetain, plain_cuDevicePrimaryCtxRetain);
+LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxRelease, plain_cuDevicePrimaryCtxRelease_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxRelease_v2, plain_cuDevicePrimaryCtxRelease_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxReset, plain_cuDevicePrimaryCtxReset_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxReset_v2, plain_cuDevicePrimaryCtxReset_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuCtxDestroy, plain_cuCtxDestroy);
+LIEN_INTERPOSE(LIEN_FROM_START, cuCtxDestroy_v2, plain_cuCtxDestroy_v2);

@@ -169,9 +169,9 @@ LIEN_TRANSLATED static CUresult plain_cuMemPoolSetAccess(
 	return result;
 }
 
-LIEN_INTERPOSE_PLAIN(cuMemPoolGetAttribute, plain_cuMemPoolGetAttribute);
-LIEN_INTERPOSE_PLAIN(cuMemPoolSetAttribute, plain_cuMemPoolSetAttribute);
-LIEN_INTERPOSE_PLAIN(cuMemPoolSetAccess, plain_cuMemPoolSetAccess);
+LIEN_INTERPOSE(LIEN_FROM_START, cuMemPoolGetAttribute, plain_cuMemPoolGetAttribute);
+LIEN_INTERPOSE(LIEN_FROM_START, cuMemPoolSetAttribute, plain_cuMemPoolSetAttribute);
+LIEN_INTERPOSE(LIEN_FROM_START, cuMemPoolSetAccess, plain_cuMemPoolSetAccess);
 
 void lien_plain_pool_reset(CUdevice device)
 {
@@ -552,8 +552,8 @@ LIEN_TRANSLATED void lien_plain_pool_given(const struct lien_heap_block *block)
 	synchronized();
 }
 
-LIEN_INTERPOSE_PLAIN(cuMemPoolTrimTo, plain_cuMemPoolTrimTo);
-LIEN_INTERPOSE_PLAIN(cuMemGetInfo_v2, plain_cuMemGetInfo_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuMemPoolTrimTo, plain_cuMemPoolTrimTo);
+LIEN_INTERPOSE(LIEN_FROM_START, cuMemGetInfo_v2, plain_cuMemGetInfo_v2);
 
 #define SYNCHRONIZES(name, parameter, argument)                                                    \
 	LIEN_TRANSLATED static CUresult plain_##name(parameter)                                    \
@@ -564,7 +564,7 @@ LIEN_INTERPOSE_PLAIN(cuMemGetInfo_v2, plain_cuMemGetInfo_v2);
 			synchronized();                                                            \
 		return result;                                                                     \
 	}                                                                                          \
-	LIEN_INTERPOSE_PLAIN(name, plain_##name);
+	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);
 
 SYNCHRONIZES(cuCtxSynchronize, void, )
 SYNCHRONIZES(cuCtxSynchronize_v2, CUcontext context, context)

@@ -157,12 +157,12 @@ LIEN_TRANSLATED static CUresult plain_cuMemHostGetDevicePointer_v2(
 	return not_hosts(LIEN_REAL(cuMemHostGetDevicePointer_v2)(ptr, host, flags), host);
 }
 
-LIEN_INTERPOSE_PLAIN(cuMemHostGetFlags, plain_cuMemHostGetFlags);
-LIEN_INTERPOSE_PLAIN(cuMemHostGetDevicePointer_v2, plain_cuMemHostGetDevicePointer_v2);
-LIEN_INTERPOSE_PLAIN(cuMemGetAddressRange_v2, plain_cuMemGetAddressRange_v2);
-LIEN_INTERPOSE_PLAIN(cuPointerGetAttribute, plain_cuPointerGetAttribute);
-LIEN_INTERPOSE_PLAIN(cuPointerGetAttributes, plain_cuPointerGetAttributes);
-LIEN_INTERPOSE_PLAIN(cuPointerSetAttribute, plain_cuPointerSetAttribute);
+LIEN_INTERPOSE(LIEN_FROM_START, cuMemHostGetFlags, plain_cuMemHostGetFlags);
+LIEN_INTERPOSE(LIEN_FROM_START, cuMemHostGetDevicePointer_v2, plain_cuMemHostGetDevicePointer_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuMemGetAddressRange_v2, plain_cuMemGetAddressRange_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuPointerGetAttribute, plain_cuPointerGetAttribute);
+LIEN_INTERPOSE(LIEN_FROM_START, cuPointerGetAttributes, plain_cuPointerGetAttributes);
+LIEN_INTERPOSE(LIEN_FROM_START, cuPointerSetAttribute, plain_cuPointerSetAttribute);
 
 /* --- beginning and end ------------------------------------------------------------------------ */
 
