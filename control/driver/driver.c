@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <lien/cuda_errors.h>
-
 #include "control/driver/driver.h"
 #include "control/driver/genuine.h"
 #include "control/driver/interpose.h"
@@ -146,7 +144,7 @@ const struct lien_driver *lien_driver_called(void)
 /* The driver no longer knows any names once the process is ending. */
 static const char *known_name(CUresult result)
 {
-#define NAME(error)                                                                                \
+#define NAME(error, value)                                                                         \
 	case error:                                                                                \
 		return #error;
 	if (result == CUDA_ERROR_DEINITIALIZED)
