@@ -1,10 +1,23 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "control/driver/watchdog.h"
-
+/*
+ * PyTorch's watchdog ends a process whose collective takes longer than its process group's limit
+ * (10 minutes by default): a thread compares the time since the collective began with the limit,
+ * and does so even if the collective has ended (c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(),
+ * PyTorch 2.11). A thread that is held at a collective for as long as memory is away has begun it
+ * before.
+ *
+ * So after a restore the time that the memory was away does not count there: this library exports
+ * std::chrono::steady_clock::now(), and returns an earlier time to that one caller. This ends when
+ * as much time has passed as the memory was away: the watchdog finds a hanging collective at most
+ * that much later.
+ *
+ * Thread-safe. away() and back() are for the control thread.
+ */
 #include <stdint.h>
 
 #include <lien/clock.h>
 
+#include "control/driver/gate.h"
 #include "control/driver/genuine.h"
 #include "control/driver/thread.h"
 
