@@ -112,10 +112,8 @@ void lien_plain_pool_end(CUcontext context);
 /* Forgets what the default pool of the device has. */
 void lien_plain_pool_reset(CUdevice device);
 
-/* --- lifetime.c ------------------------------------------------------------------------------- */
+/* --- alloc.c ---------------------------------------------------------------------------------- */
 
-/* Returns the device's primary context; NULL: the application has not asked for it. */
-CUcontext lien_plain_primary(CUdevice device);
 /* Returns whether the process has, or had, more than one context. */
 int lien_plain_several(void);
 
