@@ -67,8 +67,9 @@ LIEN_NCCL_CALLS(LIEN_NCCL_DECLARE)
  * export the same name behind this one: a quota (HAMi-core, nvshare), a tracer. Its function is the
  * one that the program would call without this library, and gets ours in place of the driver's. So
  * an exported function jumps to such a one if there is any, otherwise to ours.
+ *
+ * The target of an exported function's jump; its assembly defines this.
  */
-/* The target of an exported function's jump; its assembly defines this. */
 struct lien_exported {
 	void *target; /* NULL: not looked for yet */
 	void *ours;

@@ -90,7 +90,7 @@ static CUcontext primary_of(CUdevice device)
 		       : NULL;
 }
 
-LIEN_TRANSLATED static CUresult plain_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+static LIEN_PLAIN(cuDevicePrimaryCtxRetain, CUcontext *context, CUdevice device)
 {
 	CUresult result;
 
@@ -114,7 +114,7 @@ static struct ended end_primary(CUdevice device)
 	return end_context(primary_of(device));
 }
 
-LIEN_TRANSLATED static CUresult plain_cuDevicePrimaryCtxRelease_v2(CUdevice device)
+static LIEN_PLAIN(cuDevicePrimaryCtxRelease_v2, CUdevice device)
 {
 	struct ended ended = {0};
 	CUresult result;
@@ -152,7 +152,7 @@ void lien_plain_primary_release(const struct lien_driver *driver, CUdevice devic
 		free(copy);
 }
 
-LIEN_TRANSLATED static CUresult plain_cuDevicePrimaryCtxReset_v2(CUdevice device)
+static LIEN_PLAIN(cuDevicePrimaryCtxReset_v2, CUdevice device)
 {
 	struct ended ended = {0};
 	CUresult result;
@@ -175,24 +175,19 @@ LIEN_TRANSLATED static CUresult destroyed(CUresult result, CUcontext context)
 	return result;
 }
 
-LIEN_TRANSLATED static CUresult plain_cuCtxDestroy_v2(CUcontext context)
+static LIEN_PLAIN(cuCtxDestroy_v2, CUcontext context)
 {
 	return destroyed(LIEN_REAL(cuCtxDestroy_v2)(context), context);
 }
 
 /* The oldest name may refuse where its successor does not (seen, 580.159). */
-LIEN_TRANSLATED static CUresult plain_cuCtxDestroy(CUcontext context)
+static LIEN_PLAIN(cuCtxDestroy, CUcontext context)
 {
 	return destroyed(LIEN_REAL(cuCtxDestroy)(context), context);
 }
 
-LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxRetain, plain_cuDevicePrimaryCtxRetain);
 LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxRelease, plain_cuDevicePrimaryCtxRelease_v2);
-LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxRelease_v2, plain_cuDevicePrimaryCtxRelease_v2);
 LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxReset, plain_cuDevicePrimaryCtxReset_v2);
-LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxReset_v2, plain_cuDevicePrimaryCtxReset_v2);
-LIEN_INTERPOSE(LIEN_FROM_START, cuCtxDestroy, plain_cuCtxDestroy);
-LIEN_INTERPOSE(LIEN_FROM_START, cuCtxDestroy_v2, plain_cuCtxDestroy_v2);
 
 /* --- memory that stays until it is freed ------------------------------------------------------ */
 
@@ -207,7 +202,7 @@ LIEN_TRANSLATED static int place_for(struct lien_plain_place *place, const void 
 	return !result || result == CUDA_ERROR_OUT_OF_MEMORY; /* there may be parked memory */
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
+static LIEN_PLAIN(cuMemAlloc_v2, CUdeviceptr *ptr, size_t bytes)
 {
 	struct lien_plain_place place;
 
@@ -220,8 +215,6 @@ LIEN_TRANSLATED static CUresult plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t byt
 	}
 	return LIEN_REAL(cuMemAlloc_v2)(ptr, bytes);
 }
-
-LIEN_INTERPOSE(LIEN_FROM_START, cuMemAlloc_v2, plain_cuMemAlloc_v2);
 
 /* The pitch that the driver chooses (seen, 580.159). */
 #define PITCH 512
@@ -237,8 +230,8 @@ static size_t pitched(size_t width, size_t height, unsigned int element, size_t 
 	return *pitch < width || __builtin_mul_overflow(*pitch, height, &bytes) ? 0 : bytes;
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemAllocPitch_v2(
-	CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned int element)
+static LIEN_PLAIN(cuMemAllocPitch_v2, CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
+	unsigned int element)
 {
 	struct lien_plain_place place;
 	size_t bytes, row;
@@ -250,8 +243,6 @@ LIEN_TRANSLATED static CUresult plain_cuMemAllocPitch_v2(
 	}
 	return LIEN_REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
 }
-
-LIEN_INTERPOSE(LIEN_FROM_START, cuMemAllocPitch_v2, plain_cuMemAllocPitch_v2);
 
 /* NULL: it is not active, or the application has not asked for it. */
 LIEN_TRANSLATED static CUcontext active_primary(CUdevice device)
@@ -306,7 +297,7 @@ LIEN_TRANSLATED static CUresult give(const struct lien_heap_block *block)
 	return result;
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemFree_v2(CUdeviceptr ptr)
+static LIEN_PLAIN(cuMemFree_v2, CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
 	CUresult result;
@@ -322,8 +313,6 @@ LIEN_TRANSLATED static CUresult plain_cuMemFree_v2(CUdeviceptr ptr)
 		lien_plain_pool_given(&block);
 	return result;
 }
-
-LIEN_INTERPOSE(LIEN_FROM_START, cuMemFree_v2, plain_cuMemFree_v2);
 
 /* --- in a stream ------------------------------------------------------------------------------ */
 
@@ -356,35 +345,31 @@ LIEN_TRANSLATED static int free_async(CUdeviceptr ptr, CUstream handle, CUresult
 	DEFINE(name##_ptsz, stream ? stream : CU_STREAM_PER_THREAD)
 
 #define FREE(name, in)                                                                             \
-	LIEN_TRANSLATED static CUresult plain_##name(CUdeviceptr ptr, CUstream stream)             \
+	static LIEN_PLAIN(name, CUdeviceptr ptr, CUstream stream)                                  \
 	{                                                                                          \
 		CUresult result;                                                                   \
                                                                                                    \
 		return free_async(ptr, in, &result)                                                \
 			       ? result                                                            \
 			       : LIEN_REAL(name)(lien_plain_hide(ptr), stream);                    \
-	}                                                                                          \
-	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);
+	}
 
 #define ALLOC(name, in)                                                                            \
-	LIEN_TRANSLATED static CUresult plain_##name(                                              \
-		CUdeviceptr *ptr, size_t bytes, CUstream stream)                                   \
+	static LIEN_PLAIN(name, CUdeviceptr *ptr, size_t bytes, CUstream stream)                   \
 	{                                                                                          \
 		return lien_plain_pool_alloc(ptr, bytes, NULL, in, CALLER)                         \
 			       ? CUDA_SUCCESS                                                      \
 			       : LIEN_REAL(name)(ptr, bytes, stream);                              \
-	}                                                                                          \
-	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);
+	}
 
 #define ALLOC_FROM(name, in)                                                                       \
-	LIEN_TRANSLATED static CUresult plain_##name(                                              \
-		CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream)                \
+	static LIEN_PLAIN(                                                                         \
+		name, CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream)          \
 	{                                                                                          \
 		return pool && lien_plain_pool_alloc(ptr, bytes, pool, in, CALLER)                 \
 			       ? CUDA_SUCCESS                                                      \
 			       : LIEN_REAL(name)(ptr, bytes, pool, stream);                        \
-	}                                                                                          \
-	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);
+	}
 
 BOTH(FREE, cuMemFreeAsync)
 BOTH(ALLOC, cuMemAllocAsync)

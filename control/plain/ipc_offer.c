@@ -339,7 +339,7 @@ static int give_secret(struct lien_heap_block *block)
 		       !lien_heap_offer(&lien_plain_heap, block, secret));
 }
 
-LIEN_TRANSLATED static CUresult plain_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
+static LIEN_PLAIN(cuIpcGetMemHandle, CUipcMemHandle *handle, CUdeviceptr ptr)
 {
 	struct lien_plain_handle made = {.magic = LIEN_PLAIN_MAGIC};
 	struct lien_heap_block block;
@@ -359,5 +359,3 @@ LIEN_TRANSLATED static CUresult plain_cuIpcGetMemHandle(CUipcMemHandle *handle, 
 	memcpy(handle, &made, sizeof(made));
 	return CUDA_SUCCESS;
 }
-
-LIEN_INTERPOSE(LIEN_FROM_START, cuIpcGetMemHandle, plain_cuIpcGetMemHandle);

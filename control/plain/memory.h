@@ -10,6 +10,13 @@
 
 #define LIEN_PLAIN_DEVICES 64
 
+/* Begins the definition of plain_NAME(), with these parameters: it replaces the driver's function.
+ */
+#define LIEN_PLAIN(name, ...)                                                                      \
+	LIEN_TRANSLATED CUresult plain_##name(__VA_ARGS__);                                        \
+	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);                                       \
+	static CUresult plain_##name(__VA_ARGS__)
+
 /* --- memory.c --------------------------------------------------------------------------------- */
 
 extern struct lien_heap lien_plain_heap;
