@@ -325,7 +325,7 @@ static void prepare(void)
 		return;
 	for (row = __start_lien_interposed; row < __stop_lien_interposed && n < REPLACEMENTS;
 		row++) {
-		real = row->kind == LIEN_FROM_START ? NULL : lien_interposed_real(row);
+		real = row->kind <= LIEN_IN_EVERY_PROCESS ? lien_interposed_real(row) : NULL;
 		if (!real)
 			continue; /* the driver has no such function */
 		first = lien_genuine_dlsym(RTLD_DEFAULT, *row->name);

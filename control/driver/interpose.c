@@ -15,8 +15,8 @@ __attribute__((visibility("hidden"))) extern char lien_dlsym[], lien_dlvsym[], l
 
 static const char *const names[] = {"dlsym", "dlvsym"};
 
-LIEN_INTERPOSED_ROW(dlsym) = {LIEN_GLIBCS, &names[0], lien_own_dlsym, lien_dlsym};
-LIEN_INTERPOSED_ROW(dlvsym) = {LIEN_GLIBCS, &names[1], lien_dlvsym, lien_dlvsym};
+LIEN_INTERPOSED_ROW(dlsym) = {LIEN_GLIBCS, &names[0], lien_own_dlsym, lien_dlsym, NULL};
+LIEN_INTERPOSED_ROW(dlvsym) = {LIEN_GLIBCS, &names[1], lien_dlvsym, lien_dlvsym, NULL};
 
 static int is_off(void)
 {
@@ -61,6 +61,11 @@ void *lien_interposed_real(const struct lien_interposed *interposed)
 void *lien_interposed_given(const struct lien_interposed *interposed)
 {
 	return lien_genuine_behind(*interposed->name) ? interposed->ours : interposed->exported;
+}
+
+static int is_drivers(const struct lien_interposed *interposed)
+{
+	return interposed->kind == LIEN_IN_EVERY_PROCESS || interposed->kind == LIEN_FROM_START;
 }
 
 static int is_replaced(const struct lien_interposed *interposed)
@@ -131,46 +136,22 @@ static void *searched(void *handle, const struct lien_interposed *interposed, co
 
 /* --- NCCL's functions ------------------------------------------------------------------------- */
 
-#define DECLARE(name, ...) LIEN_EXPORTED_DECLARE(name)
-LIEN_NCCL_CALLS(DECLARE)
-#undef DECLARE
-
-static const struct call {
-	const char *name;
-	void *ours, *exported;
-	const char *unless;
-} nccl_calls[] = {
-#define ROW(name, unless, ...) {#name, lien_##name, LIEN_EXPORTED(name), unless},
-	LIEN_NCCL_CALLS(ROW)
-#undef ROW
-};
-
 /* Every NCCL has it. */
 static const char any_nccls[] = "ncclGetUniqueId";
 
-static const struct call *nccl_find(const char *name)
-{
-	unsigned i;
-
-	for (i = 0; i < sizeof(nccl_calls) / sizeof(nccl_calls[0]); i++)
-		if (lien_same(nccl_calls[i].name, name))
-			return &nccl_calls[i];
-	return NULL;
-}
-
 /* Ours, although NCCL has it? */
-static int is_ours(const struct call *call)
+static int is_ours(const struct lien_interposed *call)
 {
-	const char *value = call->unless ? getenv(call->unless) : "1";
+	const char *value = call->variable ? getenv(call->variable) : "1";
 
 	return value && value[0] && strcmp(value, "0");
 }
 
 /* Returns true if a lookup of it is to find *value (NULL: nothing), and not what glibc's dlsym()
  * finds. */
-static int nccl_lookup(void *handle, const struct call *call, void **value)
+static int nccl_lookup(void *handle, const struct lien_interposed *call, void **value)
 {
-	const char *name = call->name;
+	const char *name = *call->name;
 	void *found;
 
 	if (handle == RTLD_NEXT)
@@ -190,15 +171,20 @@ static int nccl_lookup(void *handle, const struct call *call, void **value)
 /* Called by the exported functions: what to jump to. */
 __attribute__((used)) static void *lien_nccl_target(const char *name)
 {
-	const struct call *call = nccl_find(name);
+	const struct lien_interposed *call = find(name);
 	void *genuine = is_ours(call) ? NULL : lien_nccl_genuine(name);
 
 	return genuine ? genuine : call->ours;
 }
 
-#define EXPORT(name, ...) LIEN_EXPORT_AS(name, lien_##name, lien_nccl_target);
-LIEN_NCCL_CALLS(EXPORT)
-#undef EXPORT
+#define ROW(name, variable, ...)                                                                   \
+	LIEN_EXPORTED_DECLARE(name)                                                                \
+	static const char *const lien_name_##name = #name;                                         \
+	LIEN_INTERPOSED_ROW(name) = {                                                              \
+		LIEN_NCCLS, &lien_name_##name, lien_##name, LIEN_EXPORTED(name), variable};        \
+	LIEN_EXPORT_AS(name, lien_##name, lien_nccl_target);
+LIEN_NCCL_CALLS(ROW)
+#undef ROW
 
 /* --- the answers ------------------------------------------------------------------------------ */
 
@@ -209,16 +195,15 @@ __attribute__((used)) static struct answer lien_interpose_own_answer(
 	struct answer answer = {
 		lien_genuine(version ? LIEN_GENUINE_DLVSYM : LIEN_GENUINE_DLSYM), NULL};
 	const struct lien_interposed *interposed = name ? find(name) : NULL;
-	const struct call *call = name && !version && answer.pass_on ? nccl_find(name) : NULL;
 	const void *real;
 
-	if (call) {
-		if (nccl_lookup(handle, call, &answer.value))
+	if (!interposed || !answer.pass_on)
+		return answer;
+	if (interposed->kind == LIEN_NCCLS) {
+		if (!version && nccl_lookup(handle, interposed, &answer.value))
 			answer.pass_on = NULL;
 		return answer;
 	}
-	if (!interposed || !answer.pass_on)
-		return answer;
 	real = lien_interposed_real(interposed);
 	if (is_searched(handle)) {
 		answer.value = searched(handle, interposed, real, version, caller);
@@ -241,13 +226,12 @@ __attribute__((used)) static struct answer lien_interpose_answer(
 	void *handle, const char *name, const char *version, const void *caller)
 {
 	void *(*behind)(void *, const char *) = lien_genuine_behind("dlsym");
-	const struct lien_interposed *interposed;
+	const struct lien_interposed *interposed = name ? find(name) : NULL;
 	struct answer answer = {behind, NULL};
 
-	if (!behind || !name || nccl_find(name))
+	if (!behind || !name || (interposed && interposed->kind == LIEN_NCCLS))
 		return lien_interpose_own_answer(handle, name, version, caller);
-	interposed = find(name);
-	if (!interposed || interposed->kind == LIEN_GLIBCS || is_searched(handle))
+	if (!interposed || !is_drivers(interposed) || is_searched(handle))
 		return answer;
 	answer.value = behind(handle, name);
 	answer.pass_on = NULL;
@@ -310,8 +294,8 @@ static void *ours_of(const char *symbol, void *function)
 	size_t length = strlen(symbol);
 
 	for (row = __start_lien_interposed; row < __stop_lien_interposed; row++)
-		if (!strncmp(*row->name, symbol, length) && row->kind != LIEN_GLIBCS &&
-			is_replaced(row) && lien_interposed_real(row) == function)
+		if (!strncmp(*row->name, symbol, length) && is_drivers(row) && is_replaced(row) &&
+			lien_interposed_real(row) == function)
 			return lien_interposed_given(row);
 	return function;
 }

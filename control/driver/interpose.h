@@ -115,13 +115,15 @@ enum lien_interposed_kind {
 	LIEN_IN_EVERY_PROCESS, /* the driver's */
 	LIEN_FROM_START,       /* those of control/plain/, in a process that had this library from
 				* its start */
+	LIEN_NCCLS,
 };
 
 struct lien_interposed {
 	enum lien_interposed_kind kind;
-	const char *const *name; /* in the driver or glibc; see LIEN_REAL_NAME() */
+	const char *const *name; /* in the library that has it; see LIEN_REAL_NAME() */
 	void *ours;
-	void *exported; /* leads to ours, or to the function of a library behind this one */
+	void *exported;	      /* leads to ours, or to the function of a library behind this one */
+	const char *variable; /* of LIEN_NCCL_CALLS */
 };
 
 #define LIEN_INTERPOSED_ROW(name)                                                                  \
@@ -138,7 +140,7 @@ extern const struct lien_interposed __start_lien_interposed[] __attribute__((vis
 	LIEN_EXPORTED_DECLARE(driver)                                                              \
 	LIEN_REAL_NAME(lien_name_##driver, driver);                                                \
 	LIEN_INTERPOSED_ROW(driver) = {                                                            \
-		kind, &lien_name_##driver, function, LIEN_EXPORTED(driver)};                       \
+		kind, &lien_name_##driver, function, LIEN_EXPORTED(driver), NULL};                 \
 	LIEN_EXPORT_AS(driver, function, 0)
 
 /* Returns true if the functions for plain memory are replaced, too. Decided at the first lookup of
