@@ -26,7 +26,6 @@
 #include "control/driver/translate.h"
 #include "control/plain/plain.h"
 #include "control/tag/tag.h"
-#include "control/tms/tms.h"
 
 /* Out of the way of programs that count their descriptors from below. */
 #define FD_FLOOR 900
@@ -154,17 +153,13 @@ static int install(bool live)
 	return 0;
 }
 
-LIEN_FORKED(lien_plain_forked);
-LIEN_FORKED(lien_tag_forked);
-LIEN_FORKED(lien_tms_forked);
-
 static void after_in_child(void)
 {
 	struct lien_control_state *state = &lien_control_state;
-	void (*const *forked)(void);
 
-	for (forked = __start_lien_forked; forked < __stop_lien_forked; forked++)
-		(*forked)();
+	lien_plain_forked();
+	memset(__start_lien_zero_in_child, 0,
+		__stop_lien_zero_in_child - __start_lien_zero_in_child);
 	state->agent_fd = -1;
 	/* The thread that was in start() is not in the child. After END starting stays
 	 * forbidden. */

@@ -73,7 +73,7 @@ UNIT_LIBS_test_symbols	     := $(ELF_LIBS)
 UNIT_SRCS_test_text	     := $(sort $(wildcard tools/text/*.c) agent/graph/nearest.c)
 UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c)
 UNIT_SRCS_test_translate     := control/memory/handles.c \
-	$(addprefix control/driver/, gate.c genuine.c names.c translate.c \
+	$(addprefix control/driver/, gate.c genuine.c names.c \
 	watchdog.c)
 UNIT_LIBS_test_uprobe	     := -l:libbpf.a -lelf
 UNIT_SRCS_test_untrusted     := $(UNTRUSTED)

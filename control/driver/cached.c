@@ -121,23 +121,9 @@ static void scan_written(struct scan *scan, uintptr_t from, uintptr_t to)
 	}
 }
 
-static const char *base_name(const char *path)
-{
-	const char *name = strrchr(path, '/');
-
-	return name ? name + 1 : path;
-}
-
-static int nvidia(const char *path)
-{
-	const char *name = base_name(path);
-
-	return !strncmp(name, "libcuda", 7) || !strncmp(name, "libnvidia", 9);
-}
-
 static void fail(struct scan *scan, const struct dl_phdr_info *info, int error, int loading)
 {
-	const char *name = base_name(info->dlpi_name);
+	const char *name = lien_file_of(info->dlpi_name);
 
 	if (scan->error)
 		return;
@@ -187,59 +173,13 @@ static void scan_relro(
 
 /* --- calls that are bound on first use -------------------------------------------------------- */
 
-struct dynamic {
-	uintptr_t symbols, names, calls;
-	size_t calls_size;
-	int with_addend;
-};
-
-static struct dynamic read_dynamic(const struct dl_phdr_info *info, const ElfW(Phdr) * segment)
-{
-	const ElfW(Dyn) *entry = (const void *)(info->dlpi_addr + segment->p_vaddr);
-	struct dynamic dynamic = {0};
-
-	for (; entry->d_tag != DT_NULL; entry++) {
-		/* glibc stores addresses there, other libcs keep the file's values. */
-		uintptr_t value = entry->d_un.d_ptr, at = value;
-
-		if (at < info->dlpi_addr)
-			at += info->dlpi_addr;
-		switch (entry->d_tag) {
-		case DT_SYMTAB:
-			dynamic.symbols = at;
-			break;
-		case DT_STRTAB:
-			dynamic.names = at;
-			break;
-		case DT_JMPREL:
-			dynamic.calls = at;
-			break;
-		case DT_PLTRELSZ:
-			dynamic.calls_size = value;
-			break;
-		case DT_PLTREL:
-			dynamic.with_addend = value == DT_RELA;
-			break;
-		}
-	}
-	return dynamic;
-}
-
 /* Before the first call a slot points back into its own object, at the code that calls the
  * linker. */
 static int is_unbound(const struct dl_phdr_info *info, uintptr_t value)
 {
-	unsigned i;
+	const ElfW(Phdr) *segment = lien_segment_of(info, value);
 
-	for (i = 0; i < info->dlpi_phnum; i++) {
-		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-		uintptr_t from = info->dlpi_addr + segment->p_vaddr;
-
-		if (segment->p_type == PT_LOAD && segment->p_flags & PF_X && value >= from &&
-			value < from + segment->p_memsz)
-			return 1;
-	}
-	return 0;
+	return segment && segment->p_flags & PF_X;
 }
 
 static int is_drivers(const char *name)
@@ -264,22 +204,22 @@ static const struct replacement *binding(const struct scan *scan, const char *na
 static void bind_calls(
 	struct scan *scan, const struct dl_phdr_info *info, const ElfW(Phdr) * segment)
 {
-	struct dynamic dynamic = read_dynamic(info, segment);
-	const ElfW(Rela) *call = (const void *)dynamic.calls, *end;
-	const ElfW(Sym) *symbols = (const void *)dynamic.symbols, *symbol;
+	const struct lien_symbols symbols = lien_symbols_of(
+		info->dlpi_addr, (const void *)(info->dlpi_addr + segment->p_vaddr));
+	const ElfW(Rela) *call = symbols.calls, *end = call + symbols.calls_count;
 	const struct replacement *replacement;
+	const ElfW(Sym) * symbol;
 	uintptr_t *slot, value;
 
-	if (!call || !symbols || !dynamic.names || !dynamic.with_addend)
+	if (!call || !symbols.symbol || !symbols.names)
 		return;
-	end = call + dynamic.calls_size / sizeof(*call);
 	for (; call < end; call++) {
 		if (ELF64_R_TYPE(call->r_info) != R_X86_64_JUMP_SLOT)
 			continue;
-		symbol = &symbols[ELF64_R_SYM(call->r_info)];
+		symbol = &symbols.symbol[ELF64_R_SYM(call->r_info)];
 		if (symbol->st_shndx != SHN_UNDEF)
 			continue;
-		replacement = binding(scan, (const char *)dynamic.names + symbol->st_name);
+		replacement = binding(scan, symbols.names + symbol->st_name);
 		slot = (uintptr_t *)(info->dlpi_addr + call->r_offset);
 		value = replacement ? __atomic_load_n(slot, __ATOMIC_ACQUIRE) : 0;
 		if (!replacement || !is_unbound(info, value))
@@ -296,19 +236,11 @@ static void bind_calls(
 /* Returns true for this library, glibc and NVIDIA's libraries. */
 static int is_left_alone(const struct dl_phdr_info *info)
 {
-	const uintptr_t self = (uintptr_t)&placed,
-			libc = (uintptr_t)lien_genuine(LIEN_GENUINE_DLSYM);
-	unsigned i;
+	const char *name = lien_file_of(info->dlpi_name);
 
-	for (i = 0; i < info->dlpi_phnum; i++) {
-		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-		uintptr_t from = info->dlpi_addr + segment->p_vaddr, to = from + segment->p_memsz;
-
-		if (segment->p_type == PT_LOAD &&
-			((self >= from && self < to) || (libc >= from && libc < to)))
-			return 1;
-	}
-	return nvidia(info->dlpi_name);
+	return lien_segment_of(info, (uintptr_t)&placed) ||
+	       lien_segment_of(info, (uintptr_t)lien_genuine(LIEN_GENUINE_DLSYM)) ||
+	       !strncmp(name, "libcuda", 7) || !strncmp(name, "libnvidia", 9);
 }
 
 static int scan_object(struct dl_phdr_info *info, size_t size, void *arg)
@@ -385,20 +317,20 @@ static void scan_all(struct scan *scan)
 /* Waits for a thread that loads a library. */
 static void prepare(void)
 {
-	const struct lien_interposed *interposed;
+	const struct lien_interposed *row;
 	void *first, *given, *real;
-	unsigned i, n = 0;
+	unsigned n = 0;
 
 	if (count)
 		return;
-	for (i = 0; i < lien_interposed_count && n < REPLACEMENTS; i++) {
-		interposed = &lien_interposed[i];
-		real = lien_interposed_real(interposed);
+	for (row = __start_lien_interposed; row < __stop_lien_interposed && n < REPLACEMENTS;
+		row++) {
+		real = row->kind <= LIEN_IN_EVERY_PROCESS ? lien_interposed_real(row) : NULL;
 		if (!real)
 			continue; /* the driver has no such function */
-		first = lien_genuine_dlsym(RTLD_DEFAULT, interposed->name);
-		given = lien_interposed_given(interposed);
-		replacements[n++] = (struct replacement){.name = interposed->name,
+		first = lien_genuine_dlsym(RTLD_DEFAULT, *row->name);
+		given = lien_interposed_given(row);
+		replacements[n++] = (struct replacement){.name = *row->name,
 			.real = (uintptr_t)real,
 			.ours = (uintptr_t)given,
 			/* dlsym() finds ours where nobody but the function's caller sees the

@@ -4,9 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#include <lien/cuda_errors.h>
 
 #include "control/driver/driver.h"
 #include "control/driver/genuine.h"
@@ -15,7 +12,7 @@
 
 static const struct lien_driver *found;	 /* stays loaded */
 static const struct lien_driver *called; /* may have been unloaded since */
-static pid_t keeping; /* the process of which a thread is in lien_driver_keep() */
+static int keeping LIEN_ZERO_IN_CHILD;	 /* a thread is in lien_driver_keep() */
 
 static const struct {
 	const char *name;
@@ -30,20 +27,33 @@ static const struct {
 #undef FUNCTION_ROW
 };
 
-/* Returns NULL, or the function that the library lacks. A `library` of NULL: searches without the
- * loader's lock. */
+/* A `library` of NULL: searches without the loader's lock. */
+static void *symbol_in(void *library, const char *name)
+{
+	return library ? lien_genuine_dlsym(library, name) : lien_driver_symbol(name);
+}
+
+static struct lien_driver *allocate(void)
+{
+	return malloc(sizeof(struct lien_driver) +
+		      (__stop_lien_real_names - __start_lien_real_names) * sizeof(void *));
+}
+
+/* Returns NULL, or the function that the library lacks. */
 static const char *fill(struct lien_driver *driver, void *library)
 {
+	const size_t count = __stop_lien_real_names - __start_lien_real_names;
 	void *symbol;
-	unsigned i;
+	size_t i;
 
 	for (i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-		symbol = library ? lien_genuine_dlsym(library, functions[i].name)
-				 : lien_driver_symbol(functions[i].name);
+		symbol = symbol_in(library, functions[i].name);
 		if (!symbol && !functions[i].optional)
 			return functions[i].name;
 		memcpy((char *)driver + functions[i].offset, &symbol, sizeof(symbol));
 	}
+	for (i = 0; i < count; i++)
+		driver->real[i] = symbol_in(library, __start_lien_real_names[i]);
 	return NULL;
 }
 
@@ -66,7 +76,7 @@ const struct lien_driver *lien_driver_find(const char **missing)
 	library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_NOW);
 	if (!library)
 		return NULL;
-	driver = malloc(sizeof(*driver));
+	driver = allocate();
 	*missing = driver ? fill(driver, library) : "memory";
 	if (!*missing && __atomic_compare_exchange_n(
 				 &found, &first, driver, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -99,20 +109,14 @@ static void *keep(void *arg)
 /* Lets a thread wait for the loader's lock, if necessary, and keep the driver loaded. */
 static void keep_later(void)
 {
-	const pid_t self = getpid();
-	pid_t before = __atomic_load_n(&keeping, __ATOMIC_ACQUIRE);
-
-	if (before == self || !__atomic_compare_exchange_n(&keeping, &before, self, 0,
-				      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-		return;
-	if (lien_thread_start(keep, NULL))
+	if (!__atomic_exchange_n(&keeping, 1, __ATOMIC_ACQ_REL) && lien_thread_start(keep, NULL))
 		__atomic_store_n(&keeping, 0, __ATOMIC_RELEASE);
 }
 
 /* Does not free the functions that it replaces: another thread may be using them. */
 static const struct lien_driver *look(const struct lien_driver *before)
 {
-	struct lien_driver *driver = malloc(sizeof(*driver));
+	struct lien_driver *driver = allocate();
 
 	if (!driver || fill(driver, NULL))
 		before = NULL;
@@ -140,7 +144,7 @@ const struct lien_driver *lien_driver_called(void)
 /* The driver no longer knows any names once the process is ending. */
 static const char *known_name(CUresult result)
 {
-#define NAME(error)                                                                                \
+#define NAME(error, value)                                                                         \
 	case error:                                                                                \
 		return #error;
 	if (result == CUDA_ERROR_DEINITIALIZED)

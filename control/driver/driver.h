@@ -12,17 +12,12 @@
 #include <lien/cuda_abi.h>
 
 /*
- * The driver's functions that this library calls, each once. OPTIONAL: missing from some drivers
- * that lien works with, and NULL there. HANDLES: all functions of cuda.h that take or return a
- * handle, which are replaced by ours (translate.h); tests/unit/test_cuda_handles.c compares the
- * list with cuda.h.
- *
- * PTDS and PTSZ: there is one of the same name for per-thread default streams.
+ * The driver's functions that this library calls for itself, each once. OPTIONAL: missing from some
+ * drivers that lien works with, and NULL there. HANDLES: all functions of cuda.h that take or
+ * return a handle, which are replaced by ours (translate.h); tests/unit/test_cuda_handles.c
+ * compares the list with cuda.h.
  */
 /* clang-format off */
-#define LIEN_PTDS(X, name) X(name) X(name##_ptds)
-#define LIEN_PTSZ(X, name) X(name) X(name##_ptsz)
-
 #define LIEN_NEEDED_HANDLES(X) \
 	X(cuMemGetAllocationPropertiesFromHandle) \
 	X(cuMemCreate) \
@@ -33,7 +28,8 @@
 	X(cuMemImportFromShareableHandle)
 
 #define LIEN_OPTIONAL_HANDLES(X) \
-	LIEN_PTSZ(X, cuMemMapArrayAsync) \
+	X(cuMemMapArrayAsync) \
+	X(cuMemMapArrayAsync_ptsz) \
 	X(cuMulticastCreate) \
 	X(cuMulticastAddDevice) \
 	X(cuMulticastBindMem) \
@@ -73,80 +69,11 @@
 
 #define LIEN_DRIVER_OPTIONAL(X) \
 	LIEN_OPTIONAL_HANDLES(X) \
-	X(cuGetProcAddress) \
-	X(cuGetProcAddress_v2) \
 	X(cuDeviceGetUuid_v2) \
 	X(cuDeviceGetAttribute) \
 	X(cuMemsetD8Async) \
-	X(cuCtxGetCurrent) \
-	X(cuCtxGetDevice) \
-	X(cuCtxPushCurrent_v2) \
-	X(cuCtxPopCurrent_v2) \
-	X(cuDeviceCanAccessPeer) \
-	X(cuMemGetAllocationGranularity) \
-	X(cuDeviceGetDefaultMemPool) \
-	X(cuDeviceGetMemPool) \
-	X(cuMemPoolGetAccess) \
-	X(cuStreamGetCtx) \
-	X(cuStreamGetId) \
-	X(cuStreamIsCapturing) \
-	X(cuStreamWaitEvent) \
-	X(cuEventCreate) \
-	X(cuEventRecord) \
-	X(cuEventQuery) \
-	X(cuEventDestroy_v2) \
-	X(cuDevicePrimaryCtxReset_v2) \
-	X(cuDevicePrimaryCtxRelease) \
-	X(cuDevicePrimaryCtxReset) \
-	X(cuCtxDestroy) \
-	X(cuCtxDestroy_v2) \
-	X(cuIpcOpenMemHandle) \
-	X(cuCtxCreate_v2) \
-	X(cuCtxCreate_v3) \
-	X(cuCtxCreate_v4) \
 	X(cuMemAlloc_v2) \
-	X(cuMemAllocPitch_v2) \
-	X(cuMemFree_v2) \
-	X(cuPointerGetAttributes) \
-	X(cuPointerSetAttribute) \
-	X(cuMemHostGetFlags) \
-	X(cuMemHostGetDevicePointer_v2) \
-	LIEN_PTSZ(X, cuMemAllocAsync) \
-	LIEN_PTSZ(X, cuMemAllocFromPoolAsync) \
-	LIEN_PTSZ(X, cuMemFreeAsync) \
-	X(cuMemPoolGetAttribute) \
-	X(cuMemPoolSetAttribute) \
-	X(cuMemPoolSetAccess) \
-	X(cuMemPoolTrimTo) \
-	X(cuStreamSynchronize_ptsz) \
-	X(cuEventSynchronize) \
-	X(cuCtxSynchronize_v2) \
-	X(cuIpcGetMemHandle) \
-	X(cuIpcOpenMemHandle_v2) \
-	X(cuIpcCloseMemHandle) \
-	LIEN_PTDS(X, cuMemcpyHtoD_v2) \
-	X(cuMemcpyHtoDAsync_v2_ptsz) \
-	LIEN_PTDS(X, cuMemcpyDtoH_v2) \
-	X(cuMemcpyDtoHAsync_v2_ptsz) \
-	LIEN_PTDS(X, cuMemcpyDtoD_v2) \
-	LIEN_PTSZ(X, cuMemcpyDtoDAsync_v2) \
-	LIEN_PTDS(X, cuMemcpy) \
-	LIEN_PTSZ(X, cuMemcpyAsync) \
-	LIEN_PTDS(X, cuMemcpyPeer) \
-	LIEN_PTSZ(X, cuMemcpyPeerAsync) \
-	LIEN_PTDS(X, cuMemcpy2D_v2) \
-	LIEN_PTSZ(X, cuMemcpy2DAsync_v2) \
-	LIEN_PTDS(X, cuMemcpy2DUnaligned_v2) \
-	LIEN_PTDS(X, cuMemcpy3D_v2) \
-	LIEN_PTSZ(X, cuMemcpy3DAsync_v2) \
-	LIEN_PTDS(X, cuMemcpy3DPeer) \
-	LIEN_PTSZ(X, cuMemcpy3DPeerAsync) \
-	LIEN_PTDS(X, cuMemsetD8_v2) \
-	LIEN_PTDS(X, cuMemsetD2D8_v2) \
-	LIEN_PTDS(X, cuMemsetD16_v2) \
-	LIEN_PTDS(X, cuMemsetD2D16_v2) \
-	LIEN_PTDS(X, cuMemsetD32_v2) \
-	LIEN_PTDS(X, cuMemsetD2D32_v2)
+	X(cuMemFree_v2)
 /* clang-format on */
 
 struct lien_driver {
@@ -154,7 +81,21 @@ struct lien_driver {
 	LIEN_DRIVER_NEEDED(LIEN_DRIVER_MEMBER)
 	LIEN_DRIVER_OPTIONAL(LIEN_DRIVER_MEMBER)
 #undef LIEN_DRIVER_MEMBER
+	void *real[]; /* those that it calls for the application; NULL: the driver lacks it */
 };
+
+/* The names of those, LIEN_REAL()'s and LIEN_INTERPOSE()'s. */
+#define LIEN_REAL_NAME(variable, name)                                                             \
+	static const char *const variable __attribute__((section("lien_real_names"), used)) = #name
+
+extern const char *const __start_lien_real_names[] __attribute__((weak, visibility("hidden"))),
+	*const __stop_lien_real_names[] __attribute__((weak, visibility("hidden")));
+
+/* Returns the function whose name lies there. */
+static inline void *lien_driver_real(const struct lien_driver *driver, const char *const *name)
+{
+	return driver->real[name - __start_lien_real_names];
+}
 
 /* Returns the driver that the process has loaded. NULL: there is none, or *missing names the
  * function that it lacks. Never loads the driver, but keeps it loaded. Thread-safe; waits while

@@ -6,7 +6,6 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stddef.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,7 +26,7 @@ static struct {
 	uint32_t pid;  /* owner: a forked child has a copy, and nobody who would open it */
 	uint32_t turn; /* changes whenever waiting threads must look again */
 	struct place places[PLACES];
-} gate;
+} gate LIEN_ZERO_IN_CHILD;
 
 static void lock(void)
 {
@@ -127,13 +126,6 @@ int lien_gate_is_shut(void)
 {
 	return __atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST) && gate.pid == (uint32_t)getpid();
 }
-
-static void forked(void)
-{
-	memset(&gate, 0, sizeof(gate));
-}
-
-LIEN_FORKED(forked);
 
 void lien_gate_pass(const uint32_t *tids, unsigned count)
 {

@@ -31,4 +31,8 @@ int lien_gate_is_shut(void);
 /* Lets threads, given by tid, make the one call at which they are held. */
 void lien_gate_pass(const uint32_t *tids, unsigned count);
 
+/* watchdog.c, for the control thread: the process's memory goes away, and is back. */
+void lien_watchdog_away(void);
+void lien_watchdog_back(void);
+
 #endif

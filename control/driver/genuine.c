@@ -9,17 +9,9 @@
 static const char *const names[LIEN_GENUINE_COUNT] = {"dlsym", "dlvsym"};
 static void *genuine[LIEN_GENUINE_COUNT];
 
-struct symbols {
-	const uint32_t *hash; /* DT_GNU_HASH */
-	const ElfW(Sym) * symbol;
-	const char *names;
-	const char *library;	  /* DT_SONAME, or NULL */
-	const uint16_t *versions; /* DT_VERSYM, or NULL */
-};
-
-static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) * entry)
+struct lien_symbols lien_symbols_of(uintptr_t base, const ElfW(Dyn) * entry)
 {
-	struct symbols symbols = {0};
+	struct lien_symbols symbols = {0};
 	uintptr_t at, library = 0;
 
 	for (; entry && entry->d_tag != DT_NULL; entry++) {
@@ -36,6 +28,10 @@ static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) * entry)
 			symbols.versions = (const void *)at;
 		else if (entry->d_tag == DT_SONAME)
 			library = entry->d_un.d_val;
+		else if (entry->d_tag == DT_JMPREL)
+			symbols.calls = (const void *)at;
+		else if (entry->d_tag == DT_PLTRELSZ)
+			symbols.calls_count = entry->d_un.d_val / sizeof(*symbols.calls);
 	}
 	if (library && symbols.names)
 		symbols.library = symbols.names + library;
@@ -43,7 +39,7 @@ static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) * entry)
 }
 
 /* A function may have several versions. Returns true for the default one. */
-static int is_default(const struct symbols *symbols, uint32_t i)
+static int is_default(const struct lien_symbols *symbols, uint32_t i)
 {
 	return !symbols->versions || !(symbols->versions[i] & 0x8000);
 }
@@ -59,7 +55,7 @@ static uint32_t hash_of(const char *name)
 
 /* Layout of DT_GNU_HASH: number of buckets, index of the first symbol, words of the filter, its
  * shift; then the filter, the buckets and the chains. The last entry of a chain is odd. */
-static const ElfW(Sym) * find_symbol(const struct symbols *symbols, const char *name)
+static const ElfW(Sym) * find_symbol(const struct lien_symbols *symbols, const char *name)
 {
 	const uint32_t *table = symbols->hash, hash = hash_of(name), *buckets, *chains;
 	const ElfW(Sym) * symbol;
@@ -80,21 +76,11 @@ static const ElfW(Sym) * find_symbol(const struct symbols *symbols, const char *
 	return NULL;
 }
 
-static uintptr_t find(const struct symbols *symbols, const char *name)
+static uintptr_t find(const struct lien_symbols *symbols, const char *name)
 {
 	const ElfW(Sym) *symbol = find_symbol(symbols, name);
 
 	return symbol ? symbol->st_value : 0;
-}
-
-static const char *file_of(const char *path)
-{
-	const char *file = path;
-
-	for (; *path; path++)
-		if (*path == '/')
-			file = path + 1;
-	return file;
 }
 
 static int begins(const char *text, const char *with)
@@ -106,7 +92,7 @@ static int begins(const char *text, const char *with)
 
 static int is_libc(const char *path)
 {
-	const char *file = file_of(path);
+	const char *file = lien_file_of(path);
 
 	return lien_same(file, "libc.so.6") ||
 	       lien_same(file, "libdl.so.2"); /* contains it up to 2.33 */
@@ -114,7 +100,7 @@ static int is_libc(const char *path)
 
 static void look_in(const struct link_map *map)
 {
-	const struct symbols symbols = symbols_of(map->l_addr, map->l_ld);
+	const struct lien_symbols symbols = lien_symbols_of(map->l_addr, map->l_ld);
 	uintptr_t value;
 	unsigned i;
 
@@ -146,9 +132,10 @@ struct wanted {
 };
 
 /* The linker takes a library by its file's name, or by the name in it. */
-static int is_named(const char *path, const struct symbols *symbols, const char *name)
+static int is_named(const char *path, const struct lien_symbols *symbols, const char *name)
 {
-	return begins(file_of(path), name) || (symbols->library && begins(symbols->library, name));
+	return begins(lien_file_of(path), name) ||
+	       (symbols->library && begins(symbols->library, name));
 }
 
 static const ElfW(Dyn) * dynamic_of(const struct dl_phdr_info *info)
@@ -164,7 +151,7 @@ static const ElfW(Dyn) * dynamic_of(const struct dl_phdr_info *info)
 static int look_for(struct dl_phdr_info *info, size_t size, void *context)
 {
 	const ElfW(Dyn) *dynamic = dynamic_of(info);
-	const struct symbols symbols = symbols_of(info->dlpi_addr, dynamic);
+	const struct lien_symbols symbols = lien_symbols_of(info->dlpi_addr, dynamic);
 	struct wanted *wanted = context;
 	const ElfW(Sym) * symbol;
 
@@ -207,11 +194,11 @@ int lien_genuine_is_preloaded(void)
 void *lien_genuine_behind(const char *name)
 {
 	const struct link_map *map = self();
-	struct symbols symbols;
+	struct lien_symbols symbols;
 	uintptr_t value;
 
 	while (map && (map = map->l_next) && !is_libc(map->l_name)) {
-		symbols = symbols_of(map->l_addr, map->l_ld);
+		symbols = lien_symbols_of(map->l_addr, map->l_ld);
 		value = find(&symbols, name);
 		if (value && is_named(map->l_name, &symbols, LIEN_GENUINE_DRIVER))
 			return NULL;
@@ -230,22 +217,16 @@ struct after {
 
 static int look_after(struct dl_phdr_info *info, size_t size, void *context)
 {
-	const struct symbols symbols = symbols_of(info->dlpi_addr, dynamic_of(info));
+	const struct lien_symbols symbols = lien_symbols_of(info->dlpi_addr, dynamic_of(info));
 	struct after *after = context;
-	const ElfW(Phdr) * segment;
 	uintptr_t value;
-	unsigned i;
 
 	(void)size;
 	value = after->behind ? find(&symbols, after->name) : 0;
 	if (value)
 		after->found = (void *)(info->dlpi_addr + value);
-	for (i = 0; i < info->dlpi_phnum; i++) {
-		segment = &info->dlpi_phdr[i];
-		if (segment->p_type == PT_LOAD &&
-			after->code - info->dlpi_addr - segment->p_vaddr < segment->p_memsz)
-			after->behind = 1;
-	}
+	if (lien_segment_of(info, after->code))
+		after->behind = 1;
 	return value != 0;
 }
 
@@ -278,9 +259,12 @@ void *lien_genuine_dlsym(void *handle, const char *name)
 /* Called by the assembly below, maybe by several threads. */
 __attribute__((used)) static void *lien_exported_target(struct lien_exported *exported)
 {
-	void *behind = lien_genuine_behind(exported->name),
-	     *target = behind ? behind : exported->ours;
+	void *behind, *target;
 
+	if (exported->choose)
+		return exported->choose(exported->name);
+	behind = lien_genuine_behind(exported->name);
+	target = behind ? behind : exported->ours;
 	__atomic_store_n(&exported->target, target, __ATOMIC_RELAXED);
 	return target;
 }

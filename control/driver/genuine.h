@@ -5,6 +5,7 @@
 #ifndef LIEN_CONTROL_GENUINE_H
 #define LIEN_CONTROL_GENUINE_H
 
+#include <link.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,45 @@ static inline int lien_same(const char *a, const char *b)
 		a++, b++;
 	return *a == *b;
 }
+
+/* Returns what is behind the path's last slash. */
+static inline const char *lien_file_of(const char *path)
+{
+	const char *file = path;
+
+	for (; *path; path++)
+		if (*path == '/')
+			file = path + 1;
+	return file;
+}
+
+/* Returns the segment of the object that the address lies in; NULL: none. */
+static inline const ElfW(Phdr) * lien_segment_of(const struct dl_phdr_info *info, uintptr_t address)
+{
+	const ElfW(Phdr) * segment;
+	unsigned i;
+
+	for (i = 0; i < info->dlpi_phnum; i++) {
+		segment = &info->dlpi_phdr[i];
+		if (segment->p_type == PT_LOAD &&
+			address - info->dlpi_addr - segment->p_vaddr < segment->p_memsz)
+			return segment;
+	}
+	return NULL;
+}
+
+/* An object's dynamic section. What it does not have is NULL, or 0. */
+struct lien_symbols {
+	const uint32_t *hash; /* DT_GNU_HASH */
+	const ElfW(Sym) * symbol;
+	const char *names;
+	const char *library;	  /* DT_SONAME */
+	const uint16_t *versions; /* DT_VERSYM */
+	const ElfW(Rela) * calls; /* that are bound on first use */
+	size_t calls_count;
+};
+
+struct lien_symbols lien_symbols_of(uintptr_t base, const ElfW(Dyn) * entry);
 
 /* Returns NULL if not found. */
 void *lien_genuine(enum lien_genuine which);

@@ -13,34 +13,10 @@
 /* The first two are exported as dlsym and dlvsym. The last one asks no library behind this one. */
 __attribute__((visibility("hidden"))) extern char lien_dlsym[], lien_dlvsym[], lien_own_dlsym[];
 
-static __typeof__(cuGetProcAddress) lien_get_proc_address;
-static __typeof__(cuGetProcAddress_v2) lien_get_proc_address_v2;
+static const char *const names[] = {"dlsym", "dlvsym"};
 
-LIEN_EXPORTED_DECLARE(cuGetProcAddress)
-LIEN_EXPORTED_DECLARE(cuGetProcAddress_v2)
-LIEN_INTERPOSED_HANDLES(LIEN_EXPORTED_DECLARE)
-
-/* clang-format off */
-#define DRIVERS(name, function)                                                                    \
-	{#name, function, LIEN_EXPORTED(name), offsetof(struct lien_driver, name)},
-
-const struct lien_interposed lien_interposed[] = {
-	{"dlsym", lien_own_dlsym, lien_dlsym, LIEN_NOT_THE_DRIVERS},
-	{"dlvsym", lien_dlvsym, lien_dlvsym, LIEN_NOT_THE_DRIVERS},
-	DRIVERS(cuGetProcAddress, lien_get_proc_address)
-	DRIVERS(cuGetProcAddress_v2, lien_get_proc_address_v2)
-#define ROW(name) DRIVERS(name, lien_translate_##name)
-	LIEN_INTERPOSED_HANDLES(ROW)
-#undef ROW
-};
-/* clang-format on */
-
-const unsigned lien_interposed_count = sizeof(lien_interposed) / sizeof(lien_interposed[0]);
-
-/* The rows of LIEN_INTERPOSE_PLAIN(); a test may have none. */
-extern const struct lien_interposed __start_lien_plain_rows[]
-	__attribute__((weak, visibility("hidden"))),
-	__stop_lien_plain_rows[] __attribute__((weak, visibility("hidden")));
+LIEN_INTERPOSED_ROW(dlsym) = {LIEN_GLIBCS, &names[0], lien_own_dlsym, lien_dlsym, NULL};
+LIEN_INTERPOSED_ROW(dlvsym) = {LIEN_GLIBCS, &names[1], lien_dlvsym, lien_dlvsym, NULL};
 
 static int is_off(void)
 {
@@ -75,29 +51,35 @@ void *lien_interposed_real(const struct lien_interposed *interposed)
 {
 	const struct lien_driver *driver = lien_driver_found();
 
-	if (interposed->member == LIEN_NOT_THE_DRIVERS)
+	if (interposed->kind == LIEN_GLIBCS)
 		return lien_genuine(interposed->exported == lien_dlsym ? LIEN_GENUINE_DLSYM
 								       : LIEN_GENUINE_DLVSYM);
-	return driver ? *(void *const *)((const char *)driver + interposed->member)
-		      : lien_driver_symbol(interposed->name);
+	return driver ? lien_driver_real(driver, interposed->name)
+		      : lien_driver_symbol(*interposed->name);
 }
 
 void *lien_interposed_given(const struct lien_interposed *interposed)
 {
-	return lien_genuine_behind(interposed->name) ? interposed->ours : interposed->exported;
+	return lien_genuine_behind(*interposed->name) ? interposed->ours : interposed->exported;
+}
+
+static int is_drivers(const struct lien_interposed *interposed)
+{
+	return interposed->kind == LIEN_IN_EVERY_PROCESS || interposed->kind == LIEN_FROM_START;
+}
+
+static int is_replaced(const struct lien_interposed *interposed)
+{
+	return interposed->kind != LIEN_FROM_START || lien_interpose_has_plain();
 }
 
 static const struct lien_interposed *find(const char *name)
 {
-	const struct lien_interposed *plain;
-	unsigned i;
+	const struct lien_interposed *row;
 
-	for (i = 0; i < lien_interposed_count; i++)
-		if (lien_same(lien_interposed[i].name, name))
-			return &lien_interposed[i];
-	for (plain = __start_lien_plain_rows; plain < __stop_lien_plain_rows; plain++)
-		if (lien_same(plain->name, name))
-			return lien_interpose_has_plain() ? plain : NULL;
+	for (row = __start_lien_interposed; row < __stop_lien_interposed; row++)
+		if (lien_same(*row->name, name))
+			return is_replaced(row) ? row : NULL;
 	return NULL;
 }
 
@@ -136,8 +118,8 @@ static int is_searched(const void *handle)
 static void *searched(void *handle, const struct lien_interposed *interposed, const void *real,
 	const char *version, const void *caller)
 {
-	const void *next = ask(RTLD_NEXT, interposed->name, version),
-		   *first = ask(RTLD_DEFAULT, interposed->name, version);
+	const void *next = ask(RTLD_NEXT, *interposed->name, version),
+		   *first = ask(RTLD_DEFAULT, *interposed->name, version);
 	void *after;
 
 	if (!first)
@@ -146,7 +128,7 @@ static void *searched(void *handle, const struct lien_interposed *interposed, co
 		return lien_interposed_given(interposed);
 	if (handle != RTLD_NEXT)
 		return NULL;
-	after = lien_genuine_after(caller, interposed->name);
+	after = lien_genuine_after(caller, *interposed->name);
 	if (after && after == real)
 		return lien_interposed_given(interposed);
 	return after == interposed->exported ? after : NULL;
@@ -154,46 +136,22 @@ static void *searched(void *handle, const struct lien_interposed *interposed, co
 
 /* --- NCCL's functions ------------------------------------------------------------------------- */
 
-#define DECLARE(name, ...) LIEN_EXPORTED_DECLARE(name)
-LIEN_NCCL_CALLS(DECLARE)
-#undef DECLARE
-
-static const struct call {
-	const char *name;
-	void *ours, *exported;
-	const char *unless;
-} nccl_calls[] = {
-#define ROW(name, unless, ...) {#name, lien_##name, LIEN_EXPORTED(name), unless},
-	LIEN_NCCL_CALLS(ROW)
-#undef ROW
-};
-
 /* Every NCCL has it. */
 static const char any_nccls[] = "ncclGetUniqueId";
 
-static const struct call *nccl_find(const char *name)
-{
-	unsigned i;
-
-	for (i = 0; i < sizeof(nccl_calls) / sizeof(nccl_calls[0]); i++)
-		if (lien_same(nccl_calls[i].name, name))
-			return &nccl_calls[i];
-	return NULL;
-}
-
 /* Ours, although NCCL has it? */
-static int is_ours(const struct call *call)
+static int is_ours(const struct lien_interposed *call)
 {
-	const char *value = call->unless ? getenv(call->unless) : "1";
+	const char *value = call->variable ? getenv(call->variable) : "1";
 
 	return value && value[0] && strcmp(value, "0");
 }
 
 /* Returns true if a lookup of it is to find *value (NULL: nothing), and not what glibc's dlsym()
  * finds. */
-static int nccl_lookup(void *handle, const struct call *call, void **value)
+static int nccl_lookup(void *handle, const struct lien_interposed *call, void **value)
 {
-	const char *name = call->name;
+	const char *name = *call->name;
 	void *found;
 
 	if (handle == RTLD_NEXT)
@@ -213,11 +171,20 @@ static int nccl_lookup(void *handle, const struct call *call, void **value)
 /* Called by the exported functions: what to jump to. */
 __attribute__((used)) static void *lien_nccl_target(const char *name)
 {
-	const struct call *call = nccl_find(name);
+	const struct lien_interposed *call = find(name);
 	void *genuine = is_ours(call) ? NULL : lien_nccl_genuine(name);
 
 	return genuine ? genuine : call->ours;
 }
+
+#define ROW(name, variable, ...)                                                                   \
+	LIEN_EXPORTED_DECLARE(name)                                                                \
+	static const char *const lien_name_##name = #name;                                         \
+	LIEN_INTERPOSED_ROW(name) = {                                                              \
+		LIEN_NCCLS, &lien_name_##name, lien_##name, LIEN_EXPORTED(name), variable};        \
+	LIEN_EXPORT_AS(name, lien_##name, lien_nccl_target);
+LIEN_NCCL_CALLS(ROW)
+#undef ROW
 
 /* --- the answers ------------------------------------------------------------------------------ */
 
@@ -228,16 +195,15 @@ __attribute__((used)) static struct answer lien_interpose_own_answer(
 	struct answer answer = {
 		lien_genuine(version ? LIEN_GENUINE_DLVSYM : LIEN_GENUINE_DLSYM), NULL};
 	const struct lien_interposed *interposed = name ? find(name) : NULL;
-	const struct call *call = name && !version && answer.pass_on ? nccl_find(name) : NULL;
 	const void *real;
 
-	if (call) {
-		if (nccl_lookup(handle, call, &answer.value))
+	if (!interposed || !answer.pass_on)
+		return answer;
+	if (interposed->kind == LIEN_NCCLS) {
+		if (!version && nccl_lookup(handle, interposed, &answer.value))
 			answer.pass_on = NULL;
 		return answer;
 	}
-	if (!interposed || !answer.pass_on)
-		return answer;
 	real = lien_interposed_real(interposed);
 	if (is_searched(handle)) {
 		answer.value = searched(handle, interposed, real, version, caller);
@@ -260,13 +226,12 @@ __attribute__((used)) static struct answer lien_interpose_answer(
 	void *handle, const char *name, const char *version, const void *caller)
 {
 	void *(*behind)(void *, const char *) = lien_genuine_behind("dlsym");
-	const struct lien_interposed *interposed;
+	const struct lien_interposed *interposed = name ? find(name) : NULL;
 	struct answer answer = {behind, NULL};
 
-	if (!behind || !name || nccl_find(name))
+	if (!behind || !name || (interposed && interposed->kind == LIEN_NCCLS))
 		return lien_interpose_own_answer(handle, name, version, caller);
-	interposed = find(name);
-	if (!interposed || interposed->member == LIEN_NOT_THE_DRIVERS || is_searched(handle))
+	if (!interposed || !is_drivers(interposed) || is_searched(handle))
 		return answer;
 	answer.value = behind(handle, name);
 	answer.pass_on = NULL;
@@ -308,25 +273,6 @@ __attribute__((used)) static struct answer lien_interpose_answer(
 	"	.cfi_endproc\n"                                                            \
 	"	.size " name ", . - " name "\n"
 #define NO_VERSION "	xor %edx, %edx\n"
-/* Arguments and stack are the caller's at the jump. No function has more than three arguments. */
-#define NCCL_EXPORT(name, ...)                                                             \
-	"	.p2align 4\n"                                                              \
-	"	.globl " #name "\n"                                                        \
-	"	.globl lien_exported_" #name "\n"                                          \
-	"	.hidden lien_exported_" #name "\n"                                         \
-	"	.type " #name ", @function\n"                                              \
-	#name ":\n"                                                                        \
-	"lien_exported_" #name ":\n"                                                       \
-	"	.cfi_startproc\n"                                                          \
-	"	endbr64\n"                                                                 \
-	KEEP_ARGUMENTS                                                                     \
-	"	lea 1f(%rip), %rdi\n"                                                      \
-	"	call lien_nccl_target\n"                                                   \
-	GIVE_ARGUMENTS_BACK                                                                \
-	"	jmp *%rax\n"                                                               \
-	"1:	.asciz \"" #name "\"\n"                                                    \
-	"	.cfi_endproc\n"                                                            \
-	"	.size " #name ", . - " #name "\n"
 
 /* At the jump to another function, arguments and stack are the caller's. */
 __asm__("	.pushsection .text\n"
@@ -335,33 +281,23 @@ __asm__("	.pushsection .text\n"
 	LOOKUP("lien_own_dlsym", "", NO_VERSION, "lien_interpose_own_answer")
 	LOOKUP("lien_dlvsym", EXPORTED("dlvsym"), "", "lien_interpose_own_answer")
 	"	.size dlvsym, . - dlvsym\n"
-	LIEN_NCCL_CALLS(NCCL_EXPORT)
 	"	.popsection\n");
 /* clang-format on */
 
 /* --- cuGetProcAddress() ----------------------------------------------------------------------- */
 
-/* Returns ours if the exported name is the requested one, with or without a version suffix. */
-static void *ours_in(const struct lien_interposed *row, const struct lien_interposed *end,
-	const char *symbol, void *function)
-{
-	size_t length = strlen(symbol);
-
-	for (; row < end; row++)
-		if (!strncmp(row->name, symbol, length) && row->member != LIEN_NOT_THE_DRIVERS &&
-			lien_interposed_real(row) == function)
-			return lien_interposed_given(row);
-	return NULL;
-}
-
+/* Returns ours if the exported name is the requested one, with or without a version suffix;
+ * otherwise `function`. */
 static void *ours_of(const char *symbol, void *function)
 {
-	void *ours =
-		ours_in(lien_interposed, lien_interposed + lien_interposed_count, symbol, function);
+	const struct lien_interposed *row;
+	size_t length = strlen(symbol);
 
-	if (!ours && lien_interpose_has_plain())
-		ours = ours_in(__start_lien_plain_rows, __stop_lien_plain_rows, symbol, function);
-	return ours ? ours : function;
+	for (row = __start_lien_interposed; row < __stop_lien_interposed; row++)
+		if (!strncmp(*row->name, symbol, length) && is_drivers(row) && is_replaced(row) &&
+			lien_interposed_real(row) == function)
+			return lien_interposed_given(row);
+	return function;
 }
 
 static CUresult lien_get_proc_address_v2(const char *symbol, void **pfn, int version,
@@ -386,5 +322,5 @@ static CUresult lien_get_proc_address(const char *symbol, void **pfn, int versio
 	return result;
 }
 
-LIEN_EXPORT_AS(cuGetProcAddress, lien_get_proc_address);
-LIEN_EXPORT_AS(cuGetProcAddress_v2, lien_get_proc_address_v2);
+LIEN_INTERPOSE(LIEN_IN_EVERY_PROCESS, cuGetProcAddress, lien_get_proc_address);
+LIEN_INTERPOSE(LIEN_IN_EVERY_PROCESS, cuGetProcAddress_v2, lien_get_proc_address_v2);

@@ -67,22 +67,24 @@ LIEN_NCCL_CALLS(LIEN_NCCL_DECLARE)
  * export the same name behind this one: a quota (HAMi-core, nvshare), a tracer. Its function is the
  * one that the program would call without this library, and gets ours in place of the driver's. So
  * an exported function jumps to such a one if there is any, otherwise to ours.
+ *
+ * The target of an exported function's jump; its assembly defines this.
  */
-#define LIEN_EXPORTED(name) lien_exported_##name
-#define LIEN_EXPORTED_DECLARE(name)                                                                \
-	extern char LIEN_EXPORTED(name)[] __attribute__((visibility("hidden")));
-
-/* The target of an exported function's jump; its assembly defines this. */
 struct lien_exported {
 	void *target; /* NULL: not looked for yet */
 	void *ours;
 	const char *name;
+	void *(*choose)(const char *name); /* NULL, or returns the target, anew for each call */
 };
+
+#define LIEN_EXPORTED(name) lien_exported_##name
+#define LIEN_EXPORTED_DECLARE(name)                                                                \
+	extern char LIEN_EXPORTED(name)[] __attribute__((visibility("hidden")));
 
 /* Exports the function as `name`; within this library that is LIEN_EXPORTED(name). Nothing in this
  * library may use `name` itself: the linker may find another library's first. */
 /* clang-format off */
-#define LIEN_EXPORT_AS(name, function)                                                             \
+#define LIEN_EXPORT_AS(name, function, choose)                                                     \
 	__asm__("	.pushsection .text\n"                                                      \
 		"	.p2align 4\n"                                                              \
 		"	.globl " #name ", lien_exported_" #name "\n"                               \
@@ -103,34 +105,43 @@ struct lien_exported {
 		"	.popsection\n"                                                             \
 		"	.pushsection .data.rel.local, \"aw\"\n"                                    \
 		"	.p2align 3\n"                                                              \
-		"2:	.quad 0, " #function ", 3f\n"                                              \
+		"2:	.quad 0, " #function ", 3f, " #choose "\n"                                 \
 		"3:	.asciz \"" #name "\"\n"                                                    \
 		"	.popsection\n")
 /* clang-format on */
 
-struct lien_interposed {
-	const char *name; /* its name in the driver or glibc */
-	void *ours;
-	void *exported; /* leads to ours, or to the function of a library behind this one */
-	size_t member;	/* of struct lien_driver; LIEN_NOT_THE_DRIVERS for dlsym() and dlvsym() */
+enum lien_interposed_kind {
+	LIEN_GLIBCS,	       /* dlsym() and dlvsym() */
+	LIEN_IN_EVERY_PROCESS, /* the driver's */
+	LIEN_FROM_START,       /* those of control/plain/, in a process that had this library from
+				* its start */
+	LIEN_NCCLS,
 };
 
-#define LIEN_NOT_THE_DRIVERS ((size_t)-1)
+struct lien_interposed {
+	enum lien_interposed_kind kind;
+	const char *const *name; /* in the library that has it; see LIEN_REAL_NAME() */
+	void *ours;
+	void *exported;	      /* leads to ours, or to the function of a library behind this one */
+	const char *variable; /* of LIEN_NCCL_CALLS */
+};
 
-/* Those that are replaced in every process. */
-extern const struct lien_interposed lien_interposed[];
-extern const unsigned lien_interposed_count;
+#define LIEN_INTERPOSED_ROW(name)                                                                  \
+	static const struct lien_interposed lien_row_##name                                        \
+		__attribute__((section("lien_interposed"), used, aligned(8)))
 
-/* Exports a function of control/plain/ and replaces the driver's by it, but only in a process that
- * had this library from its start. */
-#define LIEN_INTERPOSE_PLAIN(driver, function)                                                     \
+extern const struct lien_interposed __start_lien_interposed[] __attribute__((visibility("hidden"))),
+	__stop_lien_interposed[] __attribute__((visibility("hidden")));
+
+/* Exports the function and replaces the driver's of that name by it. */
+#define LIEN_INTERPOSE(kind, driver, function)                                                     \
 	_Static_assert(__builtin_types_compatible_p(__typeof__(driver), __typeof__(function)),     \
 		"as the driver's");                                                                \
 	LIEN_EXPORTED_DECLARE(driver)                                                              \
-	static const struct lien_interposed lien_plain_row_##driver                                \
-		__attribute__((section("lien_plain_rows"), used, aligned(8))) = {#driver,          \
-			function, LIEN_EXPORTED(driver), offsetof(struct lien_driver, driver)};    \
-	LIEN_EXPORT_AS(driver, function)
+	LIEN_REAL_NAME(lien_name_##driver, driver);                                                \
+	LIEN_INTERPOSED_ROW(driver) = {                                                            \
+		kind, &lien_name_##driver, function, LIEN_EXPORTED(driver), NULL};                 \
+	LIEN_EXPORT_AS(driver, function, 0)
 
 /* Returns true if the functions for plain memory are replaced, too. Decided at the first lookup of
  * a driver function, which may come before this library's constructor. */

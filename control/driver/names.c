@@ -42,11 +42,12 @@ RB_HEAD(targets, name);
 RB_GENERATE_INTERNAL(names, name, by_name, compare_name, static __attribute__((unused)))
 RB_GENERATE_INTERNAL(targets, name, by_target, compare_target, static __attribute__((unused)))
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct names names = RB_INITIALIZER(&names);
-static struct targets targets = RB_INITIALIZER(&targets);
-static TAILQ_HEAD(, name) spent = TAILQ_HEAD_INITIALIZER(spent); /* oldest first */
-static unsigned count, spent_count;
+/* The handles are the parent's in a child. */
+static pthread_mutex_t lock LIEN_ZERO_IN_CHILD;
+static struct names names LIEN_ZERO_IN_CHILD;
+static struct targets targets LIEN_ZERO_IN_CHILD;
+static TAILQ_HEAD(, name) spent LIEN_ZERO_IN_CHILD; /* oldest first */
+static unsigned count LIEN_ZERO_IN_CHILD, spent_count LIEN_ZERO_IN_CHILD;
 static uint64_t fresh;
 
 /* Safe without the lock: park() adds a name before the memory is given back, and until then the
@@ -103,6 +104,8 @@ static void forget(struct name *name)
 
 static void spend(struct name *name)
 {
+	if (!spent_count)
+		TAILQ_INIT(&spent);
 	TAILQ_INSERT_TAIL(&spent, name, of_spent);
 	if (++spent_count > SPENT_MAX)
 		forget(TAILQ_FIRST(&spent));
@@ -312,15 +315,3 @@ void lien_names_clear(void)
 		forget(name);
 	pthread_mutex_unlock(&lock);
 }
-
-/* The handles are the parent's. */
-static void names_forked(void)
-{
-	pthread_mutex_init(&lock, NULL); /* its owner was the parent's thread */
-	RB_INIT(&names);
-	RB_INIT(&targets);
-	TAILQ_INIT(&spent);
-	count = spent_count = 0;
-}
-
-LIEN_FORKED(names_forked);

@@ -35,17 +35,17 @@ int lien_signal_take(void (*woken)(void), bool live, uint64_t *handler);
 void lien_signal_give_back(void);
 
 /*
- * Has fn(void) called in the child of a fork(), by start.c. The child has a copy of all data, but
- * only one thread: no control thread, and none that held a lock or was calling the driver.
- * Offloaded memory stays the parent's, and the driver does not work in the child of a process that
- * has used it. So the child begins as if the library had just been loaded, whatever the order of
- * these calls. No lock is taken before: other libraries' fork handlers run then, and may be held in
- * a call of the driver. A child of _Fork() or clone() may only call exec().
+ * Of variables that begin as zeros, locks among them: start.c makes them zeros again in the child
+ * of a fork(). The child has a copy of all data, but only one thread: no control thread, and none
+ * that held a lock or was calling the driver. Offloaded memory stays the parent's, and the driver
+ * does not work in the child of a process that has used it. So the child begins as if the library
+ * had just been loaded. It frees nothing: the parent may have been changing it. No lock is taken
+ * before: other libraries' fork handlers run then, and may be held in a call of the driver. A child
+ * of _Fork() or clone() may only call exec().
  */
-#define LIEN_FORKED(fn)                                                                            \
-	static void (*const fn##_in_child)(void) __attribute__((section("lien_forked"), used)) = fn
+#define LIEN_ZERO_IN_CHILD __attribute__((section("lien_zero_in_child")))
 
-extern void (*const __start_lien_forked[])(void) __attribute__((visibility("hidden")));
-extern void (*const __stop_lien_forked[])(void) __attribute__((visibility("hidden")));
+extern char __start_lien_zero_in_child[] __attribute__((visibility("hidden")));
+extern char __stop_lien_zero_in_child[] __attribute__((visibility("hidden")));
 
 #endif

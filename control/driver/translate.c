@@ -26,11 +26,10 @@ static CUresult not_in_this_driver(void)
 }
 
 /* The driver may have this function even if it lacks others that an offload needs. */
-void *lien_translate_real(const char *name, size_t member)
+void *lien_translate_real(const char *const *name)
 {
 	const struct lien_driver *driver = lien_driver_called();
-	void *function =
-		driver ? *(void *const *)((const char *)driver + member) : lien_driver_symbol(name);
+	void *function = driver ? lien_driver_real(driver, name) : lien_driver_symbol(*name);
 
 	if (function)
 		return function;
@@ -41,9 +40,10 @@ void *lien_translate_real(const char *name, size_t member)
 
 /* --- threads that pass a handle --------------------------------------------------------------- */
 
-static unsigned inside; /* threads with a looked-up handle, on their way to the driver and back */
-static int hold_all;
-static int closed; /* no thread is let in any more */
+/* Threads with a looked-up handle, on their way to the driver and back. */
+static unsigned inside LIEN_ZERO_IN_CHILD;
+static int hold_all LIEN_ZERO_IN_CHILD;
+static int closed LIEN_ZERO_IN_CHILD; /* no thread is let in any more */
 
 void lien_translate_hold_all(int all)
 {
@@ -63,14 +63,6 @@ int lien_translate_idle(void)
 {
 	return !__atomic_load_n(&inside, __ATOMIC_SEQ_CST);
 }
-
-static void forked(void)
-{
-	__atomic_store_n(&inside, 0, __ATOMIC_SEQ_CST);
-	lien_translate_hold_all(0);
-}
-
-LIEN_FORKED(forked);
 
 /*
  * A thread that passes a handle waits here, not in the driver: after a restore another handle means
@@ -219,7 +211,7 @@ LIEN_TRANSLATED CUresult lien_translate_retain(
 	return result ? result : give(handle, lien_names_retained(*handle));
 }
 
-LIEN_TRANSLATED CUresult lien_translate_cuMemRetainAllocationHandle(
+LIEN_TRANSLATED static CUresult lien_translate_cuMemRetainAllocationHandle(
 	CUmemGenericAllocationHandle *handle, void *addr)
 {
 	if (lien_translate_is_plain && lien_translate_is_plain((uintptr_t)addr))
@@ -252,13 +244,13 @@ LIEN_TRANSLATED CUresult lien_translate_cuMemExportToShareableHandle(void *share
 	return leave(REAL(cuMemExportToShareableHandle)(shareable, enter(handle), type, flags));
 }
 
-LIEN_TRANSLATED CUresult lien_translate_cuMemGetAllocationPropertiesFromHandle(
+LIEN_TRANSLATED static CUresult lien_translate_cuMemGetAllocationPropertiesFromHandle(
 	CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
 	return leave(REAL(cuMemGetAllocationPropertiesFromHandle)(prop, enter(handle)));
 }
 
-LIEN_TRANSLATED CUresult lien_translate_cuMulticastCreate(
+LIEN_TRANSLATED static CUresult lien_translate_cuMulticastCreate(
 	CUmemGenericAllocationHandle *multicast, const CUmulticastObjectProp *prop)
 {
 	CUresult result = REAL(cuMulticastCreate)(multicast, prop);
@@ -266,15 +258,15 @@ LIEN_TRANSLATED CUresult lien_translate_cuMulticastCreate(
 	return result ? result : give(multicast, lien_names_made(*multicast));
 }
 
-LIEN_TRANSLATED CUresult lien_translate_cuMulticastAddDevice(
+LIEN_TRANSLATED static CUresult lien_translate_cuMulticastAddDevice(
 	CUmemGenericAllocationHandle multicast, CUdevice device)
 {
 	return leave(REAL(cuMulticastAddDevice)(enter(multicast), device));
 }
 
-LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindMem(CUmemGenericAllocationHandle multicast,
-	size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
-	unsigned long long flags)
+LIEN_TRANSLATED static CUresult lien_translate_cuMulticastBindMem(
+	CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle memory,
+	size_t memory_offset, size_t size, unsigned long long flags)
 {
 	uint64_t names[] = {multicast, memory}, handles[2];
 
@@ -283,7 +275,7 @@ LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindMem(CUmemGenericAllocatio
 		handles[0], offset, handles[1], memory_offset, size, flags));
 }
 
-LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindMem_v2(
+LIEN_TRANSLATED static CUresult lien_translate_cuMulticastBindMem_v2(
 	CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
 	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
 	unsigned long long flags)
@@ -297,14 +289,15 @@ LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindMem_v2(
 
 /* The agent holds these two in the driver, because they name memory by address. So they do not
  * count as inside. Multicast objects are never away. */
-LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindAddr(CUmemGenericAllocationHandle multicast,
-	size_t offset, CUdeviceptr memory, size_t size, unsigned long long flags)
+LIEN_TRANSLATED static CUresult lien_translate_cuMulticastBindAddr(
+	CUmemGenericAllocationHandle multicast, size_t offset, CUdeviceptr memory, size_t size,
+	unsigned long long flags)
 {
 	return REAL(cuMulticastBindAddr)(
 		lien_names_real(multicast, 0), offset, memory, size, flags);
 }
 
-LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindAddr_v2(
+LIEN_TRANSLATED static CUresult lien_translate_cuMulticastBindAddr_v2(
 	CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset, CUdeviceptr memory,
 	size_t size, unsigned long long flags)
 {
@@ -312,7 +305,7 @@ LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindAddr_v2(
 		lien_names_real(multicast, 0), device, offset, memory, size, flags);
 }
 
-LIEN_TRANSLATED CUresult lien_translate_cuMulticastUnbind(
+LIEN_TRANSLATED static CUresult lien_translate_cuMulticastUnbind(
 	CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset, size_t size)
 {
 	return leave(REAL(cuMulticastUnbind)(enter(multicast), device, offset, size));
@@ -364,17 +357,17 @@ LIEN_TRANSLATED static CUresult map_arrays(__typeof__(cuMemMapArrayAsync) *real,
 	return result;
 }
 
-LIEN_TRANSLATED CUresult lien_translate_cuMemMapArrayAsync(
+LIEN_TRANSLATED static CUresult lien_translate_cuMemMapArrayAsync(
 	CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
 	return map_arrays(REAL(cuMemMapArrayAsync), list, count, stream);
 }
 
-LIEN_TRANSLATED CUresult lien_translate_cuMemMapArrayAsync_ptsz(
+LIEN_TRANSLATED static CUresult lien_translate_cuMemMapArrayAsync_ptsz(
 	CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
 	return map_arrays(REAL(cuMemMapArrayAsync_ptsz), list, count, stream);
 }
 
-#define EXPORT(name) LIEN_EXPORT_AS(name, lien_translate_##name);
-LIEN_INTERPOSED_HANDLES(EXPORT)
+#define ROW(name) LIEN_INTERPOSE(LIEN_IN_EVERY_PROCESS, name, lien_translate_##name);
+LIEN_INTERPOSED_HANDLES(ROW)

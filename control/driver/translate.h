@@ -20,14 +20,19 @@ extern const char __start_lien_translate[] __attribute__((visibility("hidden")))
 #define LIEN_TRANSLATED __attribute__((section("lien_translate"), noinline, used))
 
 /* Returns the driver's function. Never NULL: a missing function fails when called. */
-void *lien_translate_real(const char *name, size_t member);
+void *lien_translate_real(const char *const *name);
 #define LIEN_REAL(name)                                                                            \
-	((__typeof__(name) *)lien_translate_real(#name, offsetof(struct lien_driver, name)))
+	({                                                                                         \
+		LIEN_REAL_NAME(lien_real_name, name);                                              \
+		(__typeof__(name) *)lien_translate_real(&lien_real_name);                          \
+	})
 
-#define LIEN_TRANSLATE_DECLARE(name)                                                               \
-	extern __typeof__(name) lien_translate_##name __attribute__((visibility("hidden")));
-LIEN_INTERPOSED_HANDLES(LIEN_TRANSLATE_DECLARE)
-#undef LIEN_TRANSLATE_DECLARE
+/* Ours of these names. */
+extern __typeof__(cuMemCreate) lien_translate_cuMemCreate;
+extern __typeof__(cuMemImportFromShareableHandle) lien_translate_cuMemImportFromShareableHandle;
+extern __typeof__(cuMemRelease) lien_translate_cuMemRelease;
+extern __typeof__(cuMemMap) lien_translate_cuMemMap;
+extern __typeof__(cuMemExportToShareableHandle) lien_translate_cuMemExportToShareableHandle;
 
 /* If set: returns whether the address lies in memory that the application knows as plain. Plain
  * memory has no handle, so cuMemRetainAllocationHandle() must not find one. */

@@ -1,11 +1,23 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "control/driver/watchdog.h"
-
+/*
+ * PyTorch's watchdog ends a process whose collective takes longer than its process group's limit
+ * (10 minutes by default): a thread compares the time since the collective began with the limit,
+ * and does so even if the collective has ended (c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(),
+ * PyTorch 2.11). A thread that is held at a collective for as long as memory is away has begun it
+ * before.
+ *
+ * So after a restore the time that the memory was away does not count there: this library exports
+ * std::chrono::steady_clock::now(), and returns an earlier time to that one caller. This ends when
+ * as much time has passed as the memory was away: the watchdog finds a hanging collective at most
+ * that much later.
+ *
+ * Thread-safe. away() and back() are for the control thread.
+ */
 #include <stdint.h>
-#include <string.h>
 
 #include <lien/clock.h>
 
+#include "control/driver/gate.h"
 #include "control/driver/genuine.h"
 #include "control/driver/thread.h"
 
@@ -17,12 +29,12 @@
 	"_ZN4c10d16ProcessGroupNCCL8WorkNCCL12checkTimeoutESt8optionalINSt6chrono8durationIlSt5"   \
 	"ratioILl1ELl1000EEEEE"
 
-static uint64_t left_ns; /* when the memory went away; 0: it is here */
+static uint64_t left_ns LIEN_ZERO_IN_CHILD; /* when the memory went away; 0: it is here */
 static struct {
 	uint64_t away_ns; /* what does not count; 0: everything counts */
 	uint64_t end_ns;  /* until then */
 	struct lien_genuine_range code;
-} pause;
+} pause LIEN_ZERO_IN_CHILD;
 
 void lien_watchdog_away(void)
 {
@@ -43,14 +55,6 @@ void lien_watchdog_back(void)
 	__atomic_store_n(&pause.end_ns, now + away, __ATOMIC_RELAXED);
 	__atomic_store_n(&pause.away_ns, away, __ATOMIC_RELEASE);
 }
-
-static void forked(void)
-{
-	left_ns = 0;
-	memset(&pause, 0, sizeof(pause));
-}
-
-LIEN_FORKED(forked);
 
 /* std::chrono::steady_clock::now(), which returns nanoseconds */
 __attribute__((visibility("default"))) int64_t _ZNSt6chrono3_V212steady_clock3nowEv(void)

@@ -2,6 +2,7 @@
 /* Used by the control thread alone. */
 #include <stdlib.h>
 
+#include <lien/grow.h>
 #include "control/driver/thread.h"
 #include "control/memory/handles.h"
 
@@ -10,8 +11,8 @@ struct owed {
 	CUmemGenericAllocationHandle handle; /* 0: a place */
 	struct lien_scratch place;
 };
-static struct owed *owed;
-static unsigned owed_count, owed_room;
+static struct owed *owed LIEN_ZERO_IN_CHILD;
+static unsigned owed_count LIEN_ZERO_IN_CHILD, owed_room LIEN_ZERO_IN_CHILD;
 
 CUresult lien_handle_retain(
 	const struct lien_driver *driver, CUmemGenericAllocationHandle *handle, uint64_t va)
@@ -24,17 +25,8 @@ CUresult lien_handle_retain(
 /* Without memory it is forgotten: one reference too many is better than a crash. */
 static void owe(struct owed more)
 {
-	unsigned room = owed_room ? 2 * owed_room : 64;
-	struct owed *grown;
-
-	if (owed_count == owed_room) {
-		grown = realloc(owed, room * sizeof(*grown));
-		if (!grown)
-			return;
-		owed = grown;
-		owed_room = room;
-	}
-	owed[owed_count++] = more;
+	if (!lien_array_grow(&owed, owed_count, &owed_room, sizeof(*owed)))
+		owed[owed_count++] = more;
 }
 
 CUresult lien_handle_release(const struct lien_driver *driver, CUmemGenericAllocationHandle handle)
@@ -69,14 +61,6 @@ int lien_handles_owed(void)
 {
 	return owed_count != 0;
 }
-
-static void forked(void)
-{
-	owed = NULL; /* the parent may have been changing it */
-	owed_count = owed_room = 0;
-}
-
-LIEN_FORKED(forked);
 
 static CUresult release_one(const struct lien_driver *driver, struct owed *one)
 {

@@ -3,30 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <lien/grow.h>
 #include "control/memory/items.h"
 
 int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, unsigned count,
 	uint64_t generation)
 {
-	unsigned room = items->room ? items->room : 256, i;
-	struct lien_item *grown;
+	unsigned i;
 
-	while (room < items->count + count)
-		room *= 2;
-	if (room != items->room) {
-		grown = realloc(items->item, room * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		items->item = grown;
-		items->room = room;
-	}
 	for (i = 0; i < count; i++) {
-		struct lien_item *item = &items->item[items->count++];
-
-		memset(item, 0, sizeof(*item));
-		item->wire = wire[i];
-		item->state = LIEN_ITEM_STAGED;
-		item->generation = generation;
+		if (lien_array_grow(&items->item, items->count, &items->room, sizeof(*items->item)))
+			return -ENOMEM;
+		items->item[items->count++] = (struct lien_item){
+			.wire = wire[i], .state = LIEN_ITEM_STAGED, .generation = generation};
 	}
 	return 0;
 }

@@ -52,7 +52,7 @@ struct lien_items {
 	unsigned count, room;
 };
 
-/* Adds items, which take effect with lien_items_seal(). Returns 0 or -ENOMEM. */
+/* Adds items, which take effect with lien_items_seal(). Returns 0, or -ENOMEM: not all of them. */
 int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, unsigned count,
 	uint64_t generation);
 /* Accepts the added items. -EINVAL: they violate wire.h (missing or double mappings, nonsense

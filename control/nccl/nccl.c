@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
 #include <lien/clock.h>
@@ -39,7 +40,7 @@ enum result {
 #define LOOK_MS	   30000
 
 /* Held briefly, while the state of this file is read or changed. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock LIEN_ZERO_IN_CHILD;
 
 /* A whole number in the environment; `otherwise`: there is none within these limits. */
 static long number_of(const char *variable, long least, long most, long otherwise)
@@ -53,8 +54,8 @@ static long number_of(const char *variable, long least, long most, long otherwis
 
 /* --- what failed last ------------------------------------------------------------------------- */
 
-static char last[TEXT];	  /* ours; "": none */
-static char before[TEXT]; /* what NCCL's own last error was then */
+static char last[TEXT] LIEN_ZERO_IN_CHILD; /* ours; "": none */
+static char before[TEXT];		   /* what NCCL's own last error was then */
 
 static const char *nccls_last(lien_nccl_comm comm)
 {
@@ -129,15 +130,25 @@ static int look(const char *call, const char *request, struct lien_asked *asked)
 	return lien_ask(request, LOOK_MS, asked) ? refused(call, asked) : SUCCESS;
 }
 
-/* Carries out a request: the members that all have are added. `turn` 0: it is not of a numbered
- * turn. */
-static int move(const char *call, const char *what, uint64_t turn)
+/* All ranks move it together, so that its turns have the same numbers in all of them. */
+struct turns {
+	int away;
+	uint64_t last;
+};
+
+/* Carries out a request: the members that all have are added. If it is not `away` or back there
+ * already, as wanted, that is another turn. */
+static int move(const char *call, const char *what, struct turns *turns, int away)
 {
 	const unsigned timeout_ms = number_of("LIEN_NCCL_TIMEOUT", 1, REST_S_MAX, REST_S) * 1000;
 	struct lien_asked asked = {0};
 	char request[4096], together[24] = "true";
+	uint64_t turn;
 	int length;
 
+	pthread_mutex_lock(&lock);
+	turn = turns->away == away ? 0 : turns->last + 1;
+	pthread_mutex_unlock(&lock);
 	if (turn)
 		snprintf(together, sizeof(together), "%" PRIu64, turn);
 	length = snprintf(request, sizeof(request),
@@ -145,7 +156,13 @@ static int move(const char *call, const char *what, uint64_t turn)
 		timeout_ms);
 	if (length < 0 || (size_t)length >= sizeof(request))
 		return fail(SYSTEM_ERROR, call, "the request is too long");
-	return lien_ask(request, MOVE_MS + timeout_ms, &asked) ? refused(call, &asked) : SUCCESS;
+	if (lien_ask(request, MOVE_MS + timeout_ms, &asked))
+		return refused(call, &asked);
+	pthread_mutex_lock(&lock);
+	if (turns->last + 1 == turn) /* no other thread was faster */
+		*turns = (struct turns){away, turn};
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
 }
 
 /* --- AMem's functions -------------------------------------------------------------------------
@@ -162,17 +179,15 @@ struct change {
 	uint64_t since_ns;
 };
 
-/* Ranks pause and resume together, so that a group's turns have the same numbers in all of them. */
 struct group {
 	int id;
-	int paused;
-	uint64_t turns;
+	struct turns turns;
 };
 
 static struct change changes[CHANGES_MAX];
 static unsigned changes_count; /* 0: not set yet */
 static struct group groups[CHANGES_MAX];
-static unsigned groups_count;
+static unsigned groups_count LIEN_ZERO_IN_CHILD;
 
 static int current_id(void)
 {
@@ -235,32 +250,20 @@ static void write_periods(int id, char *to, size_t size)
 	snprintf(to + n, size - n, "]");
 }
 
-/* Moves what the current group id has, if `paused` says that it is not there already. */
+/* Moves what the current group id has. */
 static int move_group(const char *call, const char *op, int paused)
 {
 	char what[3600], periods[3072];
 	struct group *group;
-	uint64_t turn;
-	int id, result;
+	int id;
 
 	pthread_mutex_lock(&lock);
 	id = current_id();
 	group = group_of(id);
-	turn = group->paused == paused ? 0 : group->turns + 1;
 	write_periods(id, periods, sizeof(periods));
 	pthread_mutex_unlock(&lock);
 	snprintf(what, sizeof(what), "\"op\": %s, \"comms_made\": %s", op, periods);
-	result = move(call, what, turn);
-	if (result || !turn)
-		return result;
-	pthread_mutex_lock(&lock);
-	group = group_of(id);
-	if (group->turns + 1 == turn) { /* no other thread was faster */
-		group->turns = turn;
-		group->paused = paused;
-	}
-	pthread_mutex_unlock(&lock);
-	return result;
+	return move(call, what, &group->turns, paused);
 }
 
 int lien_ncclPause(lien_nccl_comm *ignored)
@@ -348,11 +351,11 @@ int lien_ncclMemStats(void)
 
 /* One that has been suspended. Another one may be made at its address. */
 struct known {
+	SLIST_ENTRY(known) entry;
 	lien_nccl_comm comm;
 	char group[17];
 	uint64_t made_ns;
-	int suspended;
-	uint64_t turns; /* all ranks suspend and resume it together */
+	struct turns turns;
 };
 
 /* What the agent says of a communicator. */
@@ -361,35 +364,27 @@ struct seen {
 	uint64_t made_ns, bytes, movable, offloaded;
 };
 
-static struct known *known;
-static unsigned known_count, known_room;
+static SLIST_HEAD(, known) all_known LIEN_ZERO_IN_CHILD; /* a child has made none */
 
-/* NULL: out of memory. Call it with the lock held; what it returns is valid as long. */
+/* NULL: out of memory. Call it with the lock held. It is never freed. */
 static struct known *known_of(lien_nccl_comm comm, const struct seen *seen)
 {
-	const unsigned more = known_room ? 2 * known_room : 16;
-	struct known *found = NULL, *grown;
-	unsigned i;
+	struct known *known;
 
-	for (i = 0; i < known_count && !found; i++)
-		if (known[i].comm == comm)
-			found = &known[i];
-	if (!found && known_count == known_room) {
-		grown = realloc(known, more * sizeof(*grown));
-		if (!grown)
-			return NULL;
-		known = grown;
-		known_room = more;
+	SLIST_FOREACH (known, &all_known, entry)
+		if (known->comm == comm)
+			break;
+	if (!known && (known = calloc(1, sizeof(*known)))) {
+		known->comm = comm;
+		known->turns.last = FIRST_TURN - 1;
+		SLIST_INSERT_HEAD(&all_known, known, entry);
 	}
-	if (!found) {
-		found = &known[known_count++];
-		*found = (struct known){.comm = comm};
+	if (known && (strcmp(known->group, seen->group) || known->made_ns != seen->made_ns)) {
+		memcpy(known->group, seen->group, sizeof(known->group));
+		known->made_ns = seen->made_ns;
+		known->turns = (struct turns){.last = FIRST_TURN - 1};
 	}
-	if (strcmp(found->group, seen->group) || found->made_ns != seen->made_ns) {
-		*found = (struct known){.comm = comm, .made_ns = seen->made_ns};
-		memcpy(found->group, seen->group, sizeof(found->group));
-	}
-	return found;
+	return known;
 }
 
 static void take(void *context, const struct lien_json_piece *path, unsigned depth,
@@ -427,37 +422,25 @@ static int look_at(const char *call, lien_nccl_comm comm, struct seen *seen)
 /* `suspend`: what it is to be. */
 static int move_comm(const char *call, const char *op, lien_nccl_comm comm, int suspend)
 {
-	struct known *found;
+	struct known *known;
 	struct seen seen;
 	char what[200];
-	uint64_t turn;
 	int result = look_at(call, comm, &seen), before;
 
 	if (result)
 		return result;
 	pthread_mutex_lock(&lock);
-	found = known_of(comm, &seen);
-	before = found && found->suspended;
-	turn = found ? FIRST_TURN + found->turns : 0;
+	known = known_of(comm, &seen);
+	before = known && known->turns.away;
 	pthread_mutex_unlock(&lock);
-	if (!turn)
+	if (!known)
 		return fail(SYSTEM_ERROR, call, "out of memory");
 	if (before == suspend)
 		return fail(INVALID_USAGE, call, "the communicator is %s suspended",
 			suspend ? "already" : "not");
 	snprintf(what, sizeof(what), "\"op\": %s, \"comms\": [\"0x%" PRIxPTR "\"]", op,
 		(uintptr_t)comm);
-	result = move(call, what, turn);
-	if (result)
-		return result;
-	pthread_mutex_lock(&lock);
-	found = known_of(comm, &seen);
-	if (found && FIRST_TURN + found->turns == turn) { /* no other thread was faster */
-		found->turns++;
-		found->suspended = suspend;
-	}
-	pthread_mutex_unlock(&lock);
-	return SUCCESS;
+	return move(call, what, &known->turns, suspend);
 }
 
 int lien_ncclCommSuspend(lien_nccl_comm comm, int flags)
@@ -479,7 +462,7 @@ int lien_ncclCommResume(lien_nccl_comm comm)
 int lien_ncclCommMemStats(lien_nccl_comm comm, int stat, uint64_t *value)
 {
 	static const char call[] = "ncclCommMemStats";
-	struct known *found;
+	struct known *known;
 	struct seen seen;
 	uint64_t values[4];
 	int result = look_at(call, comm, &seen);
@@ -489,8 +472,8 @@ int lien_ncclCommMemStats(lien_nccl_comm comm, int stat, uint64_t *value)
 	if (!value)
 		return fail(INVALID_ARGUMENT, call, "the value is NULL");
 	pthread_mutex_lock(&lock);
-	found = known_of(comm, &seen);
-	values[1] = found && found->suspended;
+	known = known_of(comm, &seen);
+	values[1] = known && known->turns.away;
 	pthread_mutex_unlock(&lock);
 	/* By ncclCommMemStat_t: bytes that can be suspended, or are; 1: they are; bytes that stay;
 	 * all. */
@@ -502,13 +485,3 @@ int lien_ncclCommMemStats(lien_nccl_comm comm, int stat, uint64_t *value)
 	*value = values[stat];
 	return SUCCESS;
 }
-
-/* The child has made no communicators. */
-static void forked(void)
-{
-	pthread_mutex_init(&lock, NULL);
-	last[0] = '\0';
-	groups_count = known_count = 0;
-}
-
-LIEN_FORKED(forked);

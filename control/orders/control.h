@@ -92,7 +92,7 @@ const void *lien_control_saved(uint64_t va, uint64_t bytes, const char **why);
 /* --- start.c ---------------------------------------------------------------------------------- */
 
 /* 1: a thread is making a control thread, or none may be made, because of END. Set by exchange;
- * defined in end.c. */
+ * defined in drain.c. */
 extern int lien_starting;
 extern struct lien_control_state lien_control_state;
 
@@ -123,10 +123,10 @@ void lien_order_room(struct lien_control *control);
 
 /* drain.c */
 int lien_order_drain(struct lien_control *control);
-/* busy: returns true while its thread still waits for a device. end: ends that thread, which must
- * not be waiting, and frees. drain may be NULL. */
-int lien_drain_busy(struct lien_drain *drain);
-void lien_drain_end(struct lien_drain *drain);
+/* Leaves the process as it was before there was a control library, except for the library itself.
+ * On success the thread must end. On failure nothing is changed, except that a part of the arena
+ * may have been given back. */
+int lien_order_end(struct lien_control *control);
 /* Looks for NCCL in the process. Takes the loader's lock. */
 void lien_nccl_find(void);
 
@@ -140,11 +140,6 @@ int lien_order_mark(struct lien_control *control);
 int lien_order_look(struct lien_control *control);
 /* Also called when the agent has gone silent. Retries whatever cannot be restored. */
 int lien_order_unmark(struct lien_control *control);
-
-/* end.c: leaves the process as it was before there was a control library, except for the library
- * itself. On success the thread must end. On failure nothing is changed, except that a part of the
- * arena may have been given back. */
-int lien_order_end(struct lien_control *control);
 
 /* --- place.c: one allocation ------------------------------------------------------------------ */
 

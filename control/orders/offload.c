@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "control/driver/cached.h"
+#include "control/driver/gate.h"
 #include "control/driver/names.h"
 #include "control/driver/translate.h"
-#include "control/driver/watchdog.h"
 #include "control/memory/handles.h"
 #include "control/orders/control.h"
 

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "control/driver/watchdog.h"
+#include "control/driver/gate.h"
 #include "control/memory/handles.h"
 #include "control/orders/control.h"
 

@@ -19,11 +19,11 @@
 #include "control/memory/handles.h"
 #include "control/orders/control.h"
 
-/* Offloaded state outlives sockets and threads. */
-static struct lien_control kept;
-static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
+/* Offloaded state outlives sockets and threads. The arena is not mapped in a child. */
+static struct lien_control kept LIEN_ZERO_IN_CHILD;
+static pthread_mutex_t serving LIEN_ZERO_IN_CHILD;
 /* Held while the items and the arena may change. */
-static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t changing LIEN_ZERO_IN_CHILD;
 
 /* Interval between orders at which references that the driver refused are released again. */
 #define SETTLE_MS    100
@@ -397,17 +397,6 @@ static void close_pair(int fd, uint64_t ino)
 	if (kept.agent_end >= 0)
 		close(kept.agent_end);
 }
-
-static void forked(void)
-{
-	const pthread_mutex_t free = PTHREAD_MUTEX_INITIALIZER;
-
-	/* Frees nothing: the parent's thread may have been changing it. The arena is not mapped. */
-	memset(&kept, 0, sizeof(kept));
-	serving = changing = free;
-}
-
-LIEN_FORKED(forked);
 
 /* Returns where the mapping's bytes lie in the arena, from `va` on. */
 static const void *copy_at(const struct lien_item *item, unsigned mapping, uint64_t va,

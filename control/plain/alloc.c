@@ -1,13 +1,193 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The functions that the application gets for the driver's that allocate and free, at once and in a
- * stream. A graph's memory is the driver's. */
+/* The functions that the application gets for the driver's that allocate and free, at once, in a
+ * stream, and with a context, whose memory ends with it. A graph's memory is the driver's. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/types.h>
 
 #include "control/plain/memory.h"
 
 /* The caller is the application. */
 #define CALLER __builtin_return_address(0)
+
+/* --- contexts -------------------------------------------------------------------------------- */
+
+static CUcontext first LIEN_ZERO_IN_CHILD; /* the one that the process had first */
+static int several LIEN_ZERO_IN_CHILD;	   /* there were others */
+
+int lien_plain_several(void)
+{
+	return __atomic_load_n(&several, __ATOMIC_RELAXED);
+}
+
+/* The driver has made a context, or refused to. */
+LIEN_TRANSLATED static CUresult made(CUresult result, CUdevice device, const CUcontext *context)
+{
+	CUcontext none = NULL;
+
+	if (result)
+		return result;
+	if (!__atomic_compare_exchange_n(
+		    &first, &none, *context, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
+		none != *context)
+		__atomic_store_n(&several, 1, __ATOMIC_RELAXED);
+	lien_plain_use(device);
+	return CUDA_SUCCESS;
+}
+
+#define MAKES(name, parameters, arguments)                                                         \
+	LIEN_TRANSLATED static CUresult plain_##name parameters                                    \
+	{                                                                                          \
+		return made(LIEN_REAL(name) arguments, device, context);                           \
+	}                                                                                          \
+	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);
+
+MAKES(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
+	(context, flags, device))
+MAKES(cuCtxCreate_v3,
+	(CUcontext * context, CUexecAffinityParam *affinity, int count, unsigned int flags,
+		CUdevice device),
+	(context, affinity, count, flags, device))
+MAKES(cuCtxCreate_v4,
+	(CUcontext * context, CUctxCreateParams *params, unsigned int flags, CUdevice device),
+	(context, params, flags, device))
+
+/* --- the end of a context --------------------------------------------------------------------- */
+
+static struct {
+	/* Held while a primary context begins or ends: nobody is held in these calls. */
+	pthread_mutex_t lock;
+	CUcontext context[LIEN_PLAIN_DEVICES];
+} primary LIEN_ZERO_IN_CHILD;
+
+/* A context that has ended, and the number of the chunks that it had (lien_heap_end()). */
+struct ended {
+	CUcontext context;
+	uint64_t chunks; /* 0: it has not */
+};
+
+static struct ended end_context(CUcontext context)
+{
+	return (struct ended){context, lien_heap_end(&lien_plain_heap, (uintptr_t)context)};
+}
+
+/* The driver has freed the plain memory of this context. */
+LIEN_TRANSLATED static void drop_context(struct ended ended)
+{
+	if (!ended.chunks)
+		return;
+	lien_plain_wait_forget(ended.context);
+	lien_plain_pool_end(ended.context);
+	lien_plain_opened_drop(ended.context);
+	lien_plain_drop(ended.chunks);
+}
+
+/* Returns the device's primary context; NULL: the application has not asked for it. */
+static CUcontext primary_of(CUdevice device)
+{
+	return device >= 0 && device < LIEN_PLAIN_DEVICES
+		       ? __atomic_load_n(&primary.context[device], __ATOMIC_ACQUIRE)
+		       : NULL;
+}
+
+static LIEN_PLAIN(cuDevicePrimaryCtxRetain, CUcontext *context, CUdevice device)
+{
+	CUresult result;
+
+	pthread_mutex_lock(&primary.lock);
+	result = LIEN_REAL(cuDevicePrimaryCtxRetain)(context, device);
+	if (!result && device >= 0 && device < LIEN_PLAIN_DEVICES)
+		__atomic_store_n(&primary.context[device], *context, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&primary.lock);
+	return made(result, device, context);
+}
+
+/* With the lock: ends the context if nobody has it any more. */
+static struct ended end_primary(CUdevice device)
+{
+	unsigned int flags;
+	int active = 1;
+
+	if (!primary_of(device) || LIEN_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) ||
+		active)
+		return (struct ended){0};
+	return end_context(primary_of(device));
+}
+
+static LIEN_PLAIN(cuDevicePrimaryCtxRelease_v2, CUdevice device)
+{
+	struct ended ended = {0};
+	CUresult result;
+
+	pthread_mutex_lock(&primary.lock);
+	result = LIEN_REAL(cuDevicePrimaryCtxRelease_v2)(device);
+	if (!result)
+		ended = end_primary(device);
+	pthread_mutex_unlock(&primary.lock);
+	drop_context(ended);
+	return result;
+}
+
+LIEN_TRANSLATED static void *drop_ended(void *arg)
+{
+	drop_context(*(struct ended *)arg);
+	free(arg);
+	return NULL;
+}
+
+/* The rest is not done in this thread: threads that are held may have locks that it needs. */
+void lien_plain_primary_release(const struct lien_driver *driver, CUdevice device)
+{
+	struct ended ended, *copy;
+
+	pthread_mutex_lock(&primary.lock);
+	if (driver->cuDevicePrimaryCtxRelease_v2(device))
+		driver->cuDevicePrimaryCtxRelease_v2(device);
+	ended = end_primary(device);
+	pthread_mutex_unlock(&primary.lock);
+	if (!ended.chunks || !(copy = malloc(sizeof(*copy))))
+		return;
+	*copy = ended;
+	if (lien_thread_start(drop_ended, copy))
+		free(copy);
+}
+
+static LIEN_PLAIN(cuDevicePrimaryCtxReset_v2, CUdevice device)
+{
+	struct ended ended = {0};
+	CUresult result;
+
+	pthread_mutex_lock(&primary.lock);
+	result = LIEN_REAL(cuDevicePrimaryCtxReset_v2)(device);
+	if (!result && primary_of(device))
+		ended = end_context(primary_of(device));
+	pthread_mutex_unlock(&primary.lock);
+	drop_context(ended);
+	if (!result)
+		lien_plain_pool_reset(device);
+	return result;
+}
+
+LIEN_TRANSLATED static CUresult destroyed(CUresult result, CUcontext context)
+{
+	if (!result)
+		drop_context(end_context(context));
+	return result;
+}
+
+static LIEN_PLAIN(cuCtxDestroy_v2, CUcontext context)
+{
+	return destroyed(LIEN_REAL(cuCtxDestroy_v2)(context), context);
+}
+
+/* The oldest name may refuse where its successor does not (seen, 580.159). */
+static LIEN_PLAIN(cuCtxDestroy, CUcontext context)
+{
+	return destroyed(LIEN_REAL(cuCtxDestroy)(context), context);
+}
+
+LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxRelease, plain_cuDevicePrimaryCtxRelease_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuDevicePrimaryCtxReset, plain_cuDevicePrimaryCtxReset_v2);
 
 /* --- memory that stays until it is freed ------------------------------------------------------ */
 
@@ -22,7 +202,7 @@ LIEN_TRANSLATED static int place_for(struct lien_plain_place *place, const void 
 	return !result || result == CUDA_ERROR_OUT_OF_MEMORY; /* there may be parked memory */
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
+static LIEN_PLAIN(cuMemAlloc_v2, CUdeviceptr *ptr, size_t bytes)
 {
 	struct lien_plain_place place;
 
@@ -35,8 +215,6 @@ LIEN_TRANSLATED static CUresult plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t byt
 	}
 	return LIEN_REAL(cuMemAlloc_v2)(ptr, bytes);
 }
-
-LIEN_INTERPOSE_PLAIN(cuMemAlloc_v2, plain_cuMemAlloc_v2);
 
 /* The pitch that the driver chooses (seen, 580.159). */
 #define PITCH 512
@@ -52,8 +230,8 @@ static size_t pitched(size_t width, size_t height, unsigned int element, size_t 
 	return *pitch < width || __builtin_mul_overflow(*pitch, height, &bytes) ? 0 : bytes;
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemAllocPitch_v2(
-	CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned int element)
+static LIEN_PLAIN(cuMemAllocPitch_v2, CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
+	unsigned int element)
 {
 	struct lien_plain_place place;
 	size_t bytes, row;
@@ -66,8 +244,6 @@ LIEN_TRANSLATED static CUresult plain_cuMemAllocPitch_v2(
 	return LIEN_REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
 }
 
-LIEN_INTERPOSE_PLAIN(cuMemAllocPitch_v2, plain_cuMemAllocPitch_v2);
-
 /* NULL: it is not active, or the application has not asked for it. */
 LIEN_TRANSLATED static CUcontext active_primary(CUdevice device)
 {
@@ -75,7 +251,7 @@ LIEN_TRANSLATED static CUcontext active_primary(CUdevice device)
 	int active = 0;
 
 	return !LIEN_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && active
-		       ? lien_plain_primary(device)
+		       ? primary_of(device)
 		       : NULL;
 }
 
@@ -121,7 +297,7 @@ LIEN_TRANSLATED static CUresult give(const struct lien_heap_block *block)
 	return result;
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemFree_v2(CUdeviceptr ptr)
+static LIEN_PLAIN(cuMemFree_v2, CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
 	CUresult result;
@@ -137,8 +313,6 @@ LIEN_TRANSLATED static CUresult plain_cuMemFree_v2(CUdeviceptr ptr)
 		lien_plain_pool_given(&block);
 	return result;
 }
-
-LIEN_INTERPOSE_PLAIN(cuMemFree_v2, plain_cuMemFree_v2);
 
 /* --- in a stream ------------------------------------------------------------------------------ */
 
@@ -171,35 +345,31 @@ LIEN_TRANSLATED static int free_async(CUdeviceptr ptr, CUstream handle, CUresult
 	DEFINE(name##_ptsz, stream ? stream : CU_STREAM_PER_THREAD)
 
 #define FREE(name, in)                                                                             \
-	LIEN_TRANSLATED static CUresult plain_##name(CUdeviceptr ptr, CUstream stream)             \
+	static LIEN_PLAIN(name, CUdeviceptr ptr, CUstream stream)                                  \
 	{                                                                                          \
 		CUresult result;                                                                   \
                                                                                                    \
 		return free_async(ptr, in, &result)                                                \
 			       ? result                                                            \
 			       : LIEN_REAL(name)(lien_plain_hide(ptr), stream);                    \
-	}                                                                                          \
-	LIEN_INTERPOSE_PLAIN(name, plain_##name);
+	}
 
 #define ALLOC(name, in)                                                                            \
-	LIEN_TRANSLATED static CUresult plain_##name(                                              \
-		CUdeviceptr *ptr, size_t bytes, CUstream stream)                                   \
+	static LIEN_PLAIN(name, CUdeviceptr *ptr, size_t bytes, CUstream stream)                   \
 	{                                                                                          \
 		return lien_plain_pool_alloc(ptr, bytes, NULL, in, CALLER)                         \
 			       ? CUDA_SUCCESS                                                      \
 			       : LIEN_REAL(name)(ptr, bytes, stream);                              \
-	}                                                                                          \
-	LIEN_INTERPOSE_PLAIN(name, plain_##name);
+	}
 
 #define ALLOC_FROM(name, in)                                                                       \
-	LIEN_TRANSLATED static CUresult plain_##name(                                              \
-		CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream)                \
+	static LIEN_PLAIN(                                                                         \
+		name, CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream)          \
 	{                                                                                          \
 		return pool && lien_plain_pool_alloc(ptr, bytes, pool, in, CALLER)                 \
 			       ? CUDA_SUCCESS                                                      \
 			       : LIEN_REAL(name)(ptr, bytes, pool, stream);                        \
-	}                                                                                          \
-	LIEN_INTERPOSE_PLAIN(name, plain_##name);
+	}
 
 BOTH(FREE, cuMemFreeAsync)
 BOTH(ALLOC, cuMemAllocAsync)
@@ -219,7 +389,7 @@ LIEN_TRANSLATED static int enter(int device, int *pushed)
 	*pushed = 0;
 	if (!LIEN_REAL(cuCtxGetDevice)(&current) && current == device)
 		return 1;
-	context = lien_plain_primary(device);
+	context = primary_of(device);
 	return context && !lien_plain_enter(context, pushed);
 }
 

@@ -74,7 +74,7 @@ struct kept {
 static struct {
 	pthread_mutex_t lock;
 	LIST_HEAD(, kept) list;
-} all LIEN_PLAIN_STATE;
+} all LIEN_ZERO_IN_CHILD;
 
 static struct kept *kept_in(CUcontext context)
 {

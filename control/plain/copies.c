@@ -112,7 +112,7 @@ LIEN_TRANSLATED static CUresult copied_now(
 		return after(LIEN_REAL(name) arguments, (CUdeviceptr)(to), (CUdeviceptr)(from),    \
 			stream);                                                                   \
 	}                                                                                          \
-	LIEN_INTERPOSE_PLAIN(name, plain_##name);
+	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);
 
 #define NOW(name, parameters, arguments, to, from)                                                 \
 	CALL(copied_now, name, parameters, arguments, to, from, CU_STREAM_LEGACY)                  \

@@ -52,7 +52,7 @@ static struct {
 	/* the answering thread's */
 	unsigned guests;
 	struct guest guest[GUESTS];
-} offer LIEN_PLAIN_STATE;
+} offer LIEN_ZERO_IN_CHILD;
 
 socklen_t lien_plain_socket_name(struct sockaddr_un *name, const uint8_t *cookie)
 {
@@ -318,7 +318,7 @@ static int listen_once(void)
 	return 1;
 }
 
-void lien_plain_offered_forked(void)
+void lien_plain_forked(void)
 {
 	unsigned i;
 
@@ -339,7 +339,7 @@ static int give_secret(struct lien_heap_block *block)
 		       !lien_heap_offer(&lien_plain_heap, block, secret));
 }
 
-LIEN_TRANSLATED static CUresult plain_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
+static LIEN_PLAIN(cuIpcGetMemHandle, CUipcMemHandle *handle, CUdeviceptr ptr)
 {
 	struct lien_plain_handle made = {.magic = LIEN_PLAIN_MAGIC};
 	struct lien_heap_block block;
@@ -359,5 +359,3 @@ LIEN_TRANSLATED static CUresult plain_cuIpcGetMemHandle(CUipcMemHandle *handle, 
 	memcpy(handle, &made, sizeof(made));
 	return CUDA_SUCCESS;
 }
-
-LIEN_INTERPOSE_PLAIN(cuIpcGetMemHandle, plain_cuIpcGetMemHandle);

@@ -47,7 +47,7 @@ static struct {
 	struct opened_list list;
 	unsigned count;
 	uint64_t last_id;
-} open_memory LIEN_PLAIN_STATE;
+} open_memory LIEN_ZERO_IN_CHILD;
 
 /* The heap counts its blocks from 1. */
 #define FIRST_ID (1ull << 40)
@@ -341,8 +341,8 @@ LIEN_TRANSLATED static CUresult open_handle(
 	return CUDA_ERROR_INVALID_HANDLE;
 }
 
-LIEN_TRANSLATED static CUresult plain_cuIpcOpenMemHandle_v2(
-	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
+static LIEN_PLAIN(
+	cuIpcOpenMemHandle_v2, CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
 {
 	struct lien_plain_handle ours;
 	CUresult result;
@@ -360,8 +360,7 @@ LIEN_TRANSLATED static CUresult plain_cuIpcOpenMemHandle_v2(
 	return result;
 }
 
-LIEN_INTERPOSE_PLAIN(cuIpcOpenMemHandle, plain_cuIpcOpenMemHandle_v2);
-LIEN_INTERPOSE_PLAIN(cuIpcOpenMemHandle_v2, plain_cuIpcOpenMemHandle_v2);
+LIEN_INTERPOSE(LIEN_FROM_START, cuIpcOpenMemHandle, plain_cuIpcOpenMemHandle_v2);
 
 /* --- what is open ----------------------------------------------------------------------------- */
 
@@ -464,7 +463,7 @@ LIEN_TRANSLATED static CUresult close_address(CUdeviceptr address)
 	return CUDA_SUCCESS;
 }
 
-LIEN_TRANSLATED static CUresult plain_cuIpcCloseMemHandle(CUdeviceptr ptr)
+static LIEN_PLAIN(cuIpcCloseMemHandle, CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
 	CUresult result;
@@ -477,8 +476,6 @@ LIEN_TRANSLATED static CUresult plain_cuIpcCloseMemHandle(CUdeviceptr ptr)
 	pthread_setcancelstate(state, NULL);
 	return result;
 }
-
-LIEN_INTERPOSE_PLAIN(cuIpcCloseMemHandle, plain_cuIpcCloseMemHandle);
 
 /* The driver closes what the context has opened. */
 LIEN_TRANSLATED void lien_plain_opened_drop(CUcontext context)

@@ -3,13 +3,12 @@
  * and which devices have access. */
 #include "control/plain/memory.h"
 
-#include <link.h>
-
 #include <lien/locked.h>
 
+#include "control/driver/genuine.h"
 #include "control/tag/tag.h"
 
-struct lien_heap lien_plain_heap LIEN_PLAIN_STATE;
+struct lien_heap lien_plain_heap LIEN_ZERO_IN_CHILD;
 int lien_plain_enabled;
 
 /* --- devices that have access ----------------------------------------------------------------- */
@@ -23,7 +22,7 @@ int lien_plain_enabled;
 static struct {
 	uint64_t used;			    /* bits: devices with a context, now or before */
 	uint64_t reach[LIEN_PLAIN_DEVICES]; /* bits: of each of these, whose memory it can reach */
-} used LIEN_PLAIN_STATE;
+} used LIEN_ZERO_IN_CHILD;
 
 static CUmemAccessDesc access_of(CUdevice device)
 {
@@ -113,7 +112,7 @@ static struct {
 	pthread_mutex_t lock;
 	unsigned count;
 	struct segment list[SEGMENTS];
-} asked LIEN_PLAIN_STATE;
+} asked LIEN_ZERO_IN_CHILD;
 
 /* Returns a number from 1; 0: it is not known. */
 static uint32_t number_of(uintptr_t code)
@@ -130,19 +129,13 @@ static uint32_t number_of(uintptr_t code)
 static int look(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct segment *segment = arg;
-	uintptr_t begin;
-	unsigned i;
+	const ElfW(Phdr) *found = lien_segment_of(info, segment->begin);
+	uintptr_t begin = found ? info->dlpi_addr + found->p_vaddr : 0;
 
 	(void)size;
-	for (i = 0; i < info->dlpi_phnum; i++) {
-		begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-		if (info->dlpi_phdr[i].p_type != PT_LOAD || segment->begin < begin ||
-			segment->begin - begin >= info->dlpi_phdr[i].p_memsz)
-			continue;
-		*segment = (struct segment){begin, begin + info->dlpi_phdr[i].p_memsz};
-		return 1;
-	}
-	return 0;
+	if (found)
+		*segment = (struct segment){begin, begin + found->p_memsz};
+	return found != NULL;
 }
 
 /* Returns the object file that contains the code, as a number that stays the same; 0: code that was

@@ -4,14 +4,18 @@
 #ifndef LIEN_CONTROL_PLAIN_MEMORY_H
 #define LIEN_CONTROL_PLAIN_MEMORY_H
 
+#include "control/driver/thread.h"
 #include "control/plain/heap.h"
 #include "control/plain/plain.h"
 
 #define LIEN_PLAIN_DEVICES 64
 
-/* Of variables that begin as zeros, locks among them, and are zeros again in the child of a fork().
+/* Begins the definition of plain_NAME(), with these parameters: it replaces the driver's function.
  */
-#define LIEN_PLAIN_STATE __attribute__((section("lien_plain_state")))
+#define LIEN_PLAIN(name, ...)                                                                      \
+	LIEN_TRANSLATED CUresult plain_##name(__VA_ARGS__);                                        \
+	LIEN_INTERPOSE(LIEN_FROM_START, name, plain_##name);                                       \
+	static CUresult plain_##name(__VA_ARGS__)
 
 /* --- memory.c --------------------------------------------------------------------------------- */
 
@@ -115,10 +119,8 @@ void lien_plain_pool_end(CUcontext context);
 /* Forgets what the default pool of the device has. */
 void lien_plain_pool_reset(CUdevice device);
 
-/* --- lifetime.c ------------------------------------------------------------------------------- */
+/* --- alloc.c ---------------------------------------------------------------------------------- */
 
-/* Returns the device's primary context; NULL: the application has not asked for it. */
-CUcontext lien_plain_primary(CUdevice device);
 /* Returns whether the process has, or had, more than one context. */
 int lien_plain_several(void);
 
@@ -136,9 +138,5 @@ extern int lien_plain_any_sync_memops; /* SYNC_MEMOPS has been set for a block *
 void lien_plain_set_sync_memops(const struct lien_heap_block *block, int value);
 /* The context is gone. */
 void lien_plain_opened_drop(CUcontext context);
-
-/* --- ipc_offer.c ------------------------------------------------------------------------------ */
-
-void lien_plain_offered_forked(void);
 
 #endif

@@ -26,7 +26,7 @@ void lien_plain_stop(void);
 void lien_plain_primary_release(const struct lien_driver *driver, CUdevice device);
 /* Returns whether this is plain memory of the control library's own. */
 int lien_plain_wait_keeps(CUdeviceptr address);
-/* For the child of a fork(): CUDA memory is the parent's. */
+/* For the child of a fork(): closes the sockets that others ask for the parent's memory. */
 void lien_plain_forked(void);
 
 #endif

@@ -42,7 +42,7 @@ struct pool {
 static struct {
 	pthread_mutex_t lock;
 	struct pool list[LIEN_PLAIN_DEVICES];
-} pools LIEN_PLAIN_STATE;
+} pools LIEN_ZERO_IN_CHILD;
 
 static struct pool *pool_of(uint64_t pool)
 {
@@ -116,8 +116,8 @@ CUcontext lien_plain_pool_context(CUdevice device)
 	return __atomic_load_n(&pools.list[device].context, __ATOMIC_RELAXED);
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemPoolGetAttribute(
-	CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+static LIEN_PLAIN(
+	cuMemPoolGetAttribute, CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
 	CUresult result = LIEN_REAL(cuMemPoolGetAttribute)(handle, attribute, value);
 	const struct pool *pool = pool_of((uintptr_t)handle);
@@ -135,8 +135,8 @@ LIEN_TRANSLATED static CUresult plain_cuMemPoolGetAttribute(
 }
 
 /* The high marks can be set to 0, which makes them what there is now. */
-LIEN_TRANSLATED static CUresult plain_cuMemPoolSetAttribute(
-	CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+static LIEN_PLAIN(
+	cuMemPoolSetAttribute, CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
 	CUresult result = LIEN_REAL(cuMemPoolSetAttribute)(handle, attribute, value);
 	struct pool *pool = pool_of((uintptr_t)handle);
@@ -152,8 +152,8 @@ LIEN_TRANSLATED static CUresult plain_cuMemPoolSetAttribute(
 }
 
 /* The driver has set the access of the pool's memory, and so do we of what is ours. */
-LIEN_TRANSLATED static CUresult plain_cuMemPoolSetAccess(
-	CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
+static LIEN_PLAIN(
+	cuMemPoolSetAccess, CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
 {
 	CUresult result = LIEN_REAL(cuMemPoolSetAccess)(handle, access, count);
 	struct pool *pool = pool_of((uintptr_t)handle);
@@ -168,10 +168,6 @@ LIEN_TRANSLATED static CUresult plain_cuMemPoolSetAccess(
 			result = LIEN_REAL(cuMemSetAccess)(chunk.base, chunk.bytes, access, count);
 	return result;
 }
-
-LIEN_INTERPOSE_PLAIN(cuMemPoolGetAttribute, plain_cuMemPoolGetAttribute);
-LIEN_INTERPOSE_PLAIN(cuMemPoolSetAttribute, plain_cuMemPoolSetAttribute);
-LIEN_INTERPOSE_PLAIN(cuMemPoolSetAccess, plain_cuMemPoolSetAccess);
 
 void lien_plain_pool_reset(CUdevice device)
 {
@@ -208,7 +204,7 @@ struct stream {
 	unsigned users;		       /* threads that use this: it stays */
 };
 
-static LIST_HEAD(, stream) streams LIEN_PLAIN_STATE;
+static LIST_HEAD(, stream) streams LIEN_ZERO_IN_CHILD;
 
 /* Forgets one of the context whose work is done and in which nothing is parked; it may have been
  * destroyed. Returns NULL: there is none. */
@@ -529,7 +525,7 @@ LIEN_TRANSLATED static void synchronized(void)
 	release_chunks(0);
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
+static LIEN_PLAIN(cuMemPoolTrimTo, CUmemoryPool handle, size_t keep)
 {
 	struct pool *pool = pool_of((uintptr_t)handle);
 
@@ -540,7 +536,7 @@ LIEN_TRANSLATED static CUresult plain_cuMemPoolTrimTo(CUmemoryPool handle, size_
 	return LIEN_REAL(cuMemPoolTrimTo)(handle, keep);
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemGetInfo_v2(size_t *free, size_t *total)
+static LIEN_PLAIN(cuMemGetInfo_v2, size_t *free, size_t *total)
 {
 	synchronized();
 	return LIEN_REAL(cuMemGetInfo_v2)(free, total);
@@ -552,19 +548,15 @@ LIEN_TRANSLATED void lien_plain_pool_given(const struct lien_heap_block *block)
 	synchronized();
 }
 
-LIEN_INTERPOSE_PLAIN(cuMemPoolTrimTo, plain_cuMemPoolTrimTo);
-LIEN_INTERPOSE_PLAIN(cuMemGetInfo_v2, plain_cuMemGetInfo_v2);
-
 #define SYNCHRONIZES(name, parameter, argument)                                                    \
-	LIEN_TRANSLATED static CUresult plain_##name(parameter)                                    \
+	static LIEN_PLAIN(name, parameter)                                                         \
 	{                                                                                          \
 		CUresult result = LIEN_REAL(name)(argument);                                       \
                                                                                                    \
 		if (!result)                                                                       \
 			synchronized();                                                            \
 		return result;                                                                     \
-	}                                                                                          \
-	LIEN_INTERPOSE_PLAIN(name, plain_##name);
+	}
 
 SYNCHRONIZES(cuCtxSynchronize, void, )
 SYNCHRONIZES(cuCtxSynchronize_v2, CUcontext context, context)

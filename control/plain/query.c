@@ -32,8 +32,7 @@ LIEN_TRANSLATED static int is_out_of_reach(
 	       reach(block);
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemGetAddressRange_v2(
-	CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
+static LIEN_PLAIN(cuMemGetAddressRange_v2, CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
 	CUresult result;
@@ -82,8 +81,7 @@ static size_t value_of(
 	return values[attribute].size;
 }
 
-LIEN_TRANSLATED static CUresult plain_cuPointerGetAttribute(
-	void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+static LIEN_PLAIN(cuPointerGetAttribute, void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
 	CUresult result;
@@ -100,8 +98,8 @@ LIEN_TRANSLATED static CUresult plain_cuPointerGetAttribute(
 								     : result;
 }
 
-LIEN_TRANSLATED static CUresult plain_cuPointerGetAttributes(
-	unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr)
+static LIEN_PLAIN(cuPointerGetAttributes, unsigned int count, CUpointer_attribute *attributes,
+	void **data, CUdeviceptr ptr)
 {
 	CUresult result = LIEN_REAL(cuPointerGetAttributes)(count, attributes, data, ptr);
 	struct lien_heap_block block;
@@ -123,8 +121,8 @@ LIEN_TRANSLATED static CUresult plain_cuPointerGetAttributes(
 }
 
 /* The driver refuses virtual memory when it has checked everything else. */
-LIEN_TRANSLATED static CUresult plain_cuPointerSetAttribute(
-	const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+static LIEN_PLAIN(
+	cuPointerSetAttribute, const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	CUresult result = LIEN_REAL(cuPointerSetAttribute)(value, attribute, ptr);
 	struct lien_heap_block block;
@@ -146,23 +144,15 @@ static CUresult not_hosts(CUresult result, const void *host)
 								   : result;
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemHostGetFlags(unsigned int *flags, void *host)
+static LIEN_PLAIN(cuMemHostGetFlags, unsigned int *flags, void *host)
 {
 	return not_hosts(LIEN_REAL(cuMemHostGetFlags)(flags, host), host);
 }
 
-LIEN_TRANSLATED static CUresult plain_cuMemHostGetDevicePointer_v2(
-	CUdeviceptr *ptr, void *host, unsigned int flags)
+static LIEN_PLAIN(cuMemHostGetDevicePointer_v2, CUdeviceptr *ptr, void *host, unsigned int flags)
 {
 	return not_hosts(LIEN_REAL(cuMemHostGetDevicePointer_v2)(ptr, host, flags), host);
 }
-
-LIEN_INTERPOSE_PLAIN(cuMemHostGetFlags, plain_cuMemHostGetFlags);
-LIEN_INTERPOSE_PLAIN(cuMemHostGetDevicePointer_v2, plain_cuMemHostGetDevicePointer_v2);
-LIEN_INTERPOSE_PLAIN(cuMemGetAddressRange_v2, plain_cuMemGetAddressRange_v2);
-LIEN_INTERPOSE_PLAIN(cuPointerGetAttribute, plain_cuPointerGetAttribute);
-LIEN_INTERPOSE_PLAIN(cuPointerGetAttributes, plain_cuPointerGetAttributes);
-LIEN_INTERPOSE_PLAIN(cuPointerSetAttribute, plain_cuPointerSetAttribute);
 
 /* --- beginning and end ------------------------------------------------------------------------ */
 
@@ -184,13 +174,4 @@ void lien_plain_start(void)
 void lien_plain_stop(void)
 {
 	__atomic_store_n(&lien_plain_enabled, 0, __ATOMIC_RELAXED);
-}
-
-void lien_plain_forked(void)
-{
-	extern char __start_lien_plain_state[] __attribute__((visibility("hidden"))),
-		__stop_lien_plain_state[] __attribute__((visibility("hidden")));
-
-	lien_plain_offered_forked();
-	memset(__start_lien_plain_state, 0, __stop_lien_plain_state - __start_lien_plain_state);
 }

@@ -7,6 +7,8 @@
 
 #include <lien/locked.h>
 
+#include "control/driver/thread.h"
+
 /* What a thread has pushed that ends without popping it is never freed. */
 struct pushed {
 	struct pushed *outer;
@@ -82,7 +84,7 @@ __attribute__((visibility("default"))) int lien_tag_pop(void)
 
 /* --- numbers ---------------------------------------------------------------------------------- */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock LIEN_ZERO_IN_CHILD;
 static char (*numbered)[LIEN_TAG_SIZE];
 static unsigned count;
 
@@ -108,9 +110,4 @@ uint32_t lien_tag_number(void)
 	if (i == count && count < LIEN_TAG_NUMBERS)
 		strcpy(numbered[count++], name);
 	return i + 1; /* those after the last number share one */
-}
-
-void lien_tag_forked(void)
-{
-	pthread_mutex_init(&lock, NULL);
 }

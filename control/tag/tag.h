@@ -30,7 +30,4 @@ int lien_tag_is_name(const char *name);
  * the text until it lays another one over it, or the thread ends. */
 void lien_tag_cover(const char *name);
 
-/* For the child of a fork(): it has the calling thread's tags. */
-void lien_tag_forked(void);
-
 #endif

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "control/tms/tms.h"
-
+/*
+ * The C functions of torch_memory_saver's hook library, so that its Python package works with this
+ * library in place of the hook (docs/torch-memory-saver.md). A region is a tag: that of the region,
+ * or, without a backup, that and DROPPED behind it. Pausing is an offload by tag of the
+ * calling process, which the agent carries out; resuming is a restore by tag.
+ *
+ * The interface is that of torch_memory_saver 4a43c97 (2026-08-20): names, arguments and results of
+ * its csrc/entrypoint.cpp, as its binary_wrapper.py uses them. Unlike the hook, these functions
+ * never end the process: what fails is one line on stderr and a result other than 0.
+ */
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,10 +19,14 @@
 #include <lien/locked.h>
 
 #include "control/ask/ask.h"
+#include "control/driver/thread.h"
 #include "control/orders/control.h"
 #include "control/tag/tag.h"
 
 #define EXPORT __attribute__((visibility("default")))
+
+/* What memory held whose tag ends so is not saved. */
+#define DROPPED ":no-backup"
 
 /* cudaError_t */
 #define SUCCESS	      0
@@ -24,7 +36,7 @@
 #define LIMIT_MS     600000 /* the agent has limits of its own */
 #define REST_MS	     "60000"
 #define TAGS_MAX     64
-#define LONGEST	     (LIEN_TAG_SIZE - sizeof(LIEN_TMS_DROPPED))
+#define LONGEST	     (LIEN_TAG_SIZE - sizeof(DROPPED))
 #define REQUEST_SIZE 65536
 
 __attribute__((format(printf, 1, 2))) static void complain(const char *format, ...)
@@ -64,8 +76,8 @@ static void say_ignored(enum setting setting)
 
 /* What a thread has set that ends is never freed. */
 struct region {
-	char tag[LIEN_TAG_SIZE]; /* as it was set; "": it could not be */
-	char shown[LIEN_TAG_SIZE + sizeof(LIEN_TMS_DROPPED)]; /* as memory has it */
+	char tag[LIEN_TAG_SIZE];		     /* as it was set; "": it could not be */
+	char shown[LIEN_TAG_SIZE + sizeof(DROPPED)]; /* as memory has it */
 	bool interesting, backup, disk;
 	bool mmap; /* the name of the backend, which has no other effect */
 };
@@ -81,22 +93,22 @@ static bool is_set(const char *name)
 }
 
 /* The tags of all regions so far. */
+static pthread_mutex_t used_lock LIEN_ZERO_IN_CHILD;
 static struct {
-	pthread_mutex_t lock;
 	unsigned count;
 	bool full;
 	struct {
 		char name[LIEN_TAG_SIZE];
 		bool saved, dropped;
 	} tag[TAGS_MAX];
-} used = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} used;
 
 static void note_used(const char *name, bool saved)
 {
 	bool full = false;
 	unsigned i = 0;
 
-	pthread_mutex_lock(&used.lock);
+	pthread_mutex_lock(&used_lock);
 	while (i < used.count && strcmp(used.tag[i].name, name))
 		i++;
 	if (i == used.count && i < TAGS_MAX) {
@@ -110,7 +122,7 @@ static void note_used(const char *name, bool saved)
 		full = !used.full;
 		used.full = true;
 	}
-	pthread_mutex_unlock(&used.lock);
+	pthread_mutex_unlock(&used_lock);
 	if (full)
 		complain("more than %u tags: pausing without a tag leaves the others alone",
 			TAGS_MAX);
@@ -125,8 +137,7 @@ static void show(struct region *region)
 	lien_tag_cover(NULL); /* also while the text changes */
 	if (!region->interesting || !region->tag[0])
 		return;
-	snprintf(region->shown, sizeof(region->shown), "%s%s", region->tag,
-		saved ? "" : LIEN_TMS_DROPPED);
+	snprintf(region->shown, sizeof(region->shown), "%s%s", region->tag, saved ? "" : DROPPED);
 	lien_tag_cover(region->shown);
 	note_used(region->tag, saved);
 }
@@ -290,14 +301,14 @@ static void add_tags(struct request *request, const char *tag, const char *befor
 {
 	unsigned i;
 
-	LIEN_LOCKED(&used.lock);
+	LIEN_LOCKED(&used_lock);
 	for (i = 0; i < used.count; i++) {
 		if (tag && strcmp(tag, used.tag[i].name))
 			continue;
 		if (saved && used.tag[i].saved)
 			add_name(request, before, used.tag[i].name, "");
 		if (used.tag[i].dropped)
-			add_name(request, before, used.tag[i].name, LIEN_TMS_DROPPED);
+			add_name(request, before, used.tag[i].name, DROPPED);
 	}
 }
 
@@ -379,9 +390,4 @@ EXPORT int tms_pause(const char *tag)
 EXPORT int tms_resume(const char *tag)
 {
 	return change(false, tag);
-}
-
-void lien_tms_forked(void)
-{
-	pthread_mutex_init(&used.lock, NULL);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""PyTorch's watchdog does not notice the time that memory was away (control/driver/watchdog.h)."""
+"""PyTorch's watchdog does not notice the time that memory was away (control/driver/watchdog.c)."""
 
 import os
 import sys

@@ -70,6 +70,7 @@ static void test_list_complete(void **state)
 	assert_non_null(header);
 	while (fgets(line, sizeof(line), header)) {
 		if (sscanf(line, "\tCU%100[A-Z0-9_] =", name) != 1 &&
+			sscanf(line, "\tX(CU%100[A-Z0-9_],", name) != 1 &&
 			sscanf(line, "#define CU%100[A-Z0-9_] ", name) != 1)
 			continue;
 		memmove(name + 2, name, strlen(name) + 1);

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include <lien/cuda_abi.h>
-#include <lien/cuda_errors.h>
 
 #include "agent/graph/event_check.h"
 #include "agent/graph/graph.h"
@@ -445,7 +444,7 @@ char *lien_event_arguments_text(const struct lien_event *event)
 static const char *cuda_result(int result)
 {
 	switch (result) {
-#define NAME(error)                                                                                \
+#define NAME(error, value)                                                                         \
 	case error:                                                                                \
 		return #error;
 		LIEN_CUDA_ERRORS(NAME)
