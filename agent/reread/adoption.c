@@ -31,28 +31,12 @@ static bool is_untyped(const struct lien_allocation *allocation)
 	       allocation->prop.location_type == CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
-static int by_pid(const void *a, const void *b)
-{
-	const struct lien_adoption_process *x = a, *y = b;
-
-	return (x->pid > y->pid) - (x->pid < y->pid);
-}
-
-static int by_address(const void *a, const void *b)
-{
-	const struct lien_wire_adopt *x = a, *y = b;
-
-	return (x->va > y->va) - (x->va < y->va);
-}
-
 struct lien_adoption_process *lien_adoption_process(
 	const struct lien_adoption *adoption, uint32_t pid)
 {
-	const struct lien_adoption_process key = {.pid = pid};
-
-	return adoption->count
-		       ? bsearch(&key, adoption->processes, adoption->count, sizeof(key), by_pid)
-		       : NULL;
+	return adoption->count ? bsearch(&pid, adoption->processes, adoption->count,
+					 sizeof(*adoption->processes), lien_pid_cmp)
+			       : NULL;
 }
 
 /* Returns what a process is asked about an address; NULL: nothing. */
@@ -60,11 +44,10 @@ static const struct lien_wire_adopt *entry_of(
 	const struct lien_adoption *adoption, uint32_t pid, uint64_t va)
 {
 	const struct lien_adoption_process *part = lien_adoption_process(adoption, pid);
-	const struct lien_wire_adopt key = {.va = va};
 
-	return part && part->count
-		       ? bsearch(&key, part->entries, part->count, sizeof(key), by_address)
-		       : NULL;
+	return part && part->count ? bsearch(&va, part->entries, part->count,
+					     sizeof(*part->entries), lien_u64_cmp)
+				   : NULL;
 }
 
 /* Has the process memory from before the agent, made or imported? */
@@ -96,23 +79,32 @@ static bool open_question(struct lien_process *process)
 	return false;
 }
 
-unsigned lien_adoption_pids(
-	struct lien_graph *graph, const uint32_t *pids, unsigned count, uint32_t *all)
+int lien_adoption_begin(struct lien_graph *graph, const uint32_t *pids, unsigned count,
+	struct lien_adoption *adoption)
 {
+	struct lien_adoption_process *part;
 	struct lien_process *process;
-	uint32_t *sorted = lien_pids_sorted(pids, count);
-	unsigned n = 0;
-	bool any = !sorted; /* out of memory for the check: assume that there is something to ask */
+	bool any = false;
 
+	memset(adoption, 0, sizeof(*adoption));
+	adoption->processes =
+		calloc(lien_graph_stats(graph)->processes + 1, sizeof(*adoption->processes));
+	if (!adoption->processes)
+		return -ENOMEM;
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
 		if (!process->cuda || process->ended || !concerned(process) ||
 			process->presence != LIEN_CONTROL_READY)
 			continue;
-		all[n++] = process->pid;
-		any = any || lien_pids_find(sorted, count, process->pid) || open_question(process);
+		part = &adoption->processes[adoption->count++];
+		part->pid = process->pid;
+		part->uid = process->uid;
+		part->start = process->start;
+		part->read = count && lien_pids_find(pids, count, process->pid);
+		any = any || part->read || open_question(process);
 	}
-	free(sorted);
-	return any ? n : 0;
+	if (!any)
+		adoption->count = 0;
+	return 0;
 }
 
 /* Returns a device that can read it, and also write it if any can. -1: none. */
@@ -245,7 +237,7 @@ static int plan_process(struct lien_adoption *adoption, struct lien_adoption_pro
 		adoption->looked += (flags & LIEN_WIRE_ADOPT_LOOK) != 0;
 	}
 	if (part->count)
-		qsort(part->entries, part->count, sizeof(part->entries[0]), by_address);
+		qsort(part->entries, part->count, sizeof(part->entries[0]), lien_u64_cmp);
 	return err;
 }
 
@@ -354,42 +346,25 @@ static void plan_untyped(struct lien_adoption *adoption, struct lien_graph *grap
 	adoption->unread |= imports > adoption->looked;
 }
 
-int lien_adoption_plan(struct lien_graph *graph, const uint32_t *pids, unsigned count,
-	const uint32_t *all, unsigned all_count, struct lien_adoption *adoption)
+int lien_adoption_plan(struct lien_graph *graph, struct lien_adoption *adoption)
 {
+	const unsigned count = adoption->count;
 	struct lien_adoption_process *part;
 	struct lien_process *process;
-	uint32_t *sorted;
 	unsigned i;
 	int err = 0;
 
-	memset(adoption, 0, sizeof(*adoption));
-	sorted = lien_pids_sorted(pids, count);
-	adoption->processes = calloc(all_count + 1, sizeof(*adoption->processes));
-	if (!adoption->processes || !sorted) {
-		free(sorted);
-		lien_adoption_clear(adoption);
-		return -ENOMEM;
-	}
-	for (i = 0; i < all_count && !err; i++) {
-		process = lien_graph_process(graph, all[i]);
+	for (i = adoption->count = 0; i < count && !err; i++) {
+		part = &adoption->processes[i];
+		process = lien_graph_living(graph, part->pid, part->start);
 		if (!process)
 			continue;
-		part = &adoption->processes[adoption->count++];
-		part->pid = process->pid;
-		part->uid = process->uid;
-		part->start = process->start;
-		part->read = lien_pids_find(sorted, count, process->pid);
-		err = plan_process(adoption, part, process);
+		adoption->processes[adoption->count] = *part;
+		err = plan_process(adoption, &adoption->processes[adoption->count++], process);
 	}
-	free(sorted);
-	if (adoption->count)
-		qsort(adoption->processes, adoption->count, sizeof(adoption->processes[0]), by_pid);
 	look_for_outsiders(adoption, graph);
 	adoption->marks = (adoption->marked || adoption->untyped) && !adoption->outsider;
 	plan_untyped(adoption, graph);
-	if (err)
-		lien_adoption_clear(adoption);
 	return err;
 }
 

@@ -587,9 +587,6 @@ static const struct lien_above above = {
 	.look = look,
 	.reply = {[LIEN_ASK_WALK] = lien_walks_reply, [LIEN_ASK_END] = lien_detach_reply},
 	.restore = lien_orders_restore,
-	.adopt_plan = lien_adopt_plan,
-	.adopt_answered = lien_adopt_answered,
-	.adopt_done = lien_attach_adopted,
 };
 static const struct lien_server_calls requests = {
 	lien_request, lien_together_ended, lien_request_done};
