@@ -370,6 +370,8 @@ enum lien_control_presence {
 	LIEN_CONTROL_UNKNOWN, /* not checked: the graph comes from a recording */
 };
 
+struct lien_ras_report;
+
 struct lien_process {
 	RB_ENTRY(lien_process) by_pid;
 	TAILQ_ENTRY(lien_process) of_ending; /* used instead once it has ended */
@@ -398,6 +400,7 @@ struct lien_process {
 	/* The call for which its memory came back by itself; set by the agent. */
 	const char *used_in;
 	void *agent;			      /* owned by the agent, not by the graph */
+	struct lien_ras_report *ras;	      /* the same (agent/ras); NULL: it was not asked */
 	const struct lien_ordinals *ordinals; /* NULL: not known; set by the agent */
 	struct lien_handle_tree handles;
 	struct lien_mapping_tree mappings;

@@ -205,10 +205,10 @@ void lien_ras_tick(struct lien_agent *agent)
 	(void)agent;
 }
 
-struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
+bool lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	(void)agent, (void)viewer;
-	return (struct lien_view_ras){0};
+	return false;
 }
 
 int lien_netns_start(struct lien_agent *agent)

@@ -74,10 +74,10 @@ void lien_walk_end(struct lien_agent *agent, struct lien_process *process, const
 	(void)agent, (void)process, (void)error;
 }
 
-struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
+bool lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	(void)agent, (void)viewer;
-	return (struct lien_view_ras){0};
+	return false;
 }
 
 /* No such orders are sent. */

@@ -550,7 +550,7 @@ static void ask_graph(unsigned n)
 static void ask_comms(unsigned n)
 {
 	(void)n;
-	json_decref(lien_view_comms(graph, NULL, NULL, 0, NULL, now));
+	json_decref(lien_view_comms(graph, NULL, NULL, 0, false, now));
 }
 
 static void ask_holders(unsigned n)
