@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Adoption, from the moment at which all processes are at rest. */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "agent/graph/array.h"
 #include "agent/transaction/transaction_internal.h"
 
 #define CHUNK                                                                                      \
@@ -123,13 +120,6 @@ static bool count_enter(struct lien_transaction *t)
 	return !err;
 }
 
-static int by_address(const void *a, const void *b)
-{
-	const struct lien_wire_adopt *x = a, *y = b;
-
-	return (x->va > y->va) - (x->va < y->va);
-}
-
 static int take_answers(struct lien_transaction *t, unsigned index, enum lien_phase phase,
 	const struct lien_wire_adopt *answers, unsigned count)
 {
@@ -146,7 +136,7 @@ static int take_answers(struct lien_transaction *t, unsigned index, enum lien_ph
 			continue;
 		}
 		entry = part->count ? bsearch(&answers[i], part->entries, part->count,
-					      sizeof(*entry), by_address)
+					      sizeof(*entry), lien_u64_cmp)
 				    : NULL;
 		if (!entry)
 			return -EPROTO;

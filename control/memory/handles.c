@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Used by the control thread alone. */
-#include <stdlib.h>
+#include <lien/array.h>
 
 #include "control/driver/thread.h"
 #include "control/memory/handles.h"
@@ -24,17 +24,8 @@ CUresult lien_handle_retain(
 /* Without memory it is forgotten: one reference too many is better than a crash. */
 static void owe(struct owed more)
 {
-	unsigned room = owed_room ? 2 * owed_room : 64;
-	struct owed *grown;
-
-	if (owed_count == owed_room) {
-		grown = realloc(owed, room * sizeof(*grown));
-		if (!grown)
-			return;
-		owed = grown;
-		owed_room = room;
-	}
-	owed[owed_count++] = more;
+	if (!lien_array_grow(&owed, owed_count, &owed_room, sizeof(*owed)))
+		owed[owed_count++] = more;
 }
 
 CUresult lien_handle_release(const struct lien_driver *driver, CUmemGenericAllocationHandle handle)

@@ -1,28 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
+#include <lien/array.h>
 
 #include "control/memory/items.h"
 
 int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, unsigned count,
 	uint64_t generation)
 {
-	unsigned room = items->room ? items->room : 256, i;
-	struct lien_item *grown;
+	struct lien_item *item;
+	unsigned i;
 
-	while (room < items->count + count)
-		room *= 2;
-	if (room != items->room) {
-		grown = realloc(items->item, room * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		items->item = grown;
-		items->room = room;
-	}
 	for (i = 0; i < count; i++) {
-		struct lien_item *item = &items->item[items->count++];
-
+		if (lien_array_grow(&items->item, items->count, &items->room, sizeof(*item)))
+			return -ENOMEM;
+		item = &items->item[items->count++];
 		memset(item, 0, sizeof(*item));
 		item->wire = wire[i];
 		item->state = LIEN_ITEM_STAGED;

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <lien/array.h>
 #include <lien/clock.h>
 #include "control/ask/ask.h"
 #include "control/driver/genuine.h"
@@ -367,21 +368,15 @@ static unsigned known_count, known_room;
 /* NULL: out of memory. Call it with the lock held; what it returns is valid as long. */
 static struct known *known_of(lien_nccl_comm comm, const struct seen *seen)
 {
-	const unsigned more = known_room ? 2 * known_room : 16;
-	struct known *found = NULL, *grown;
+	struct known *found = NULL;
 	unsigned i;
 
 	for (i = 0; i < known_count && !found; i++)
 		if (known[i].comm == comm)
 			found = &known[i];
-	if (!found && known_count == known_room) {
-		grown = realloc(known, more * sizeof(*grown));
-		if (!grown)
-			return NULL;
-		known = grown;
-		known_room = more;
-	}
 	if (!found) {
+		if (lien_array_grow(&known, known_count, &known_room, sizeof(*known)))
+			return NULL;
 		found = &known[known_count++];
 		*found = (struct known){.comm = comm};
 	}

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <lien/array.h>
 #include <lien/locked.h>
 
 struct piece {
@@ -56,22 +57,6 @@ uint64_t lien_heap_chunk_bytes(
 		return 0;
 	bytes = round_up(bytes, unit && (!least || unit == LIEN_HEAP_SHARED) ? unit : 1);
 	return round_up(bytes, granularity ? granularity : LIEN_HEAP_SHARED);
-}
-
-/* Makes room for one more element. */
-static int grow(void **array, unsigned count, unsigned *room, size_t size)
-{
-	unsigned wanted = *room ? *room * 2 : 4;
-	void *larger;
-
-	if (count < *room)
-		return 0;
-	larger = realloc(*array, wanted * size);
-	if (!larger)
-		return -ENOMEM;
-	*array = larger;
-	*room = wanted;
-	return 0;
 }
 
 /* Returns the index of the first chunk that ends above the address. */
@@ -243,7 +228,7 @@ int lien_heap_take(struct lien_heap *heap, const struct lien_heap_key *key, uint
 	chunk = best.chunk;
 	if (!chunk)
 		return -ENOSPC;
-	if (grow((void **)&chunk->pieces, chunk->count, &chunk->room, sizeof(*chunk->pieces)))
+	if (lien_array_grow(&chunk->pieces, chunk->count, &chunk->room, sizeof(*chunk->pieces)))
 		return -ENOMEM;
 	heap->empty -= !chunk->count;
 	clear(heap, &best, whole(bytes));
@@ -260,8 +245,8 @@ static struct lien_heap_chunk *add(struct lien_heap *heap, const struct lien_hea
 	struct lien_heap_chunk *chunk = calloc(1, sizeof(*chunk));
 	unsigned at;
 
-	if (!chunk || grow((void **)&heap->chunks, heap->count, &heap->room, sizeof(chunk)) ||
-		grow((void **)&chunk->pieces, 0, &chunk->room, sizeof(*chunk->pieces))) {
+	if (!chunk || lien_array_grow(&heap->chunks, heap->count, &heap->room, sizeof(chunk)) ||
+		lien_array_grow(&chunk->pieces, 0, &chunk->room, sizeof(*chunk->pieces))) {
 		free(chunk);
 		return NULL;
 	}
