@@ -32,6 +32,17 @@ static struct lien_event event_of(
 	return event;
 }
 
+/* For calls whose body begins with a range. */
+static struct lien_event event_at(struct lien_emitter *emitter, const struct lien_process *process,
+	unsigned type, uint64_t va, uint64_t bytes)
+{
+	struct lien_event event = event_of(emitter, process, type);
+
+	event.range.va = va;
+	event.range.bytes = bytes;
+	return event;
+}
+
 /* `size` as from LIEN_EVENT_SIZE(). */
 static void emit(struct lien_emitter *emitter, struct lien_event *event, size_t size)
 {
@@ -68,10 +79,8 @@ static void emit_release_all(struct lien_emitter *emitter, struct lien_handle *h
 static void emit_unmap(struct lien_emitter *emitter, const struct lien_process *process,
 	uint64_t va, uint64_t bytes)
 {
-	struct lien_event event = event_of(emitter, process, LIEN_CALL_CU_MEM_UNMAP);
+	struct lien_event event = event_at(emitter, process, LIEN_CALL_CU_MEM_UNMAP, va, bytes);
 
-	event.range.va = va;
-	event.range.bytes = bytes;
 	emit_release(emitter, &event, LIEN_EVENT_SIZE(range));
 }
 
@@ -116,11 +125,10 @@ static void emit_access(struct lien_emitter *emitter, struct lien_process *proce
 {
 	const struct lien_mapping *mapping = lien_process_mapping(process, found->va);
 	const struct lien_access_set *set = mapping ? lien_mapping_access(mapping) : NULL;
-	struct lien_event event = event_of(emitter, process, LIEN_CALL_CU_MEM_SET_ACCESS);
+	struct lien_event event =
+		event_at(emitter, process, LIEN_CALL_CU_MEM_SET_ACCESS, found->va, found->bytes);
 	unsigned i, j, n;
 
-	event.access.va = found->va;
-	event.access.bytes = found->bytes;
 	for (n = 0; n < found->places; n++)
 		event.access.access[n] = (struct lien_access){found->place[n].location_type,
 			found->place[n].location_id, found->place[n].flags};
@@ -145,10 +153,9 @@ static void emit_access(struct lien_emitter *emitter, struct lien_process *proce
 static void emit_map(struct lien_emitter *emitter, struct lien_process *process,
 	const struct lien_wire_found *found)
 {
-	struct lien_event event = event_of(emitter, process, LIEN_CALL_CU_MEM_MAP);
+	struct lien_event event =
+		event_at(emitter, process, LIEN_CALL_CU_MEM_MAP, found->va, found->bytes);
 
-	event.map.va = found->va;
-	event.map.bytes = found->bytes;
 	event.map.handle = found->handle;
 	emit(emitter, &event, LIEN_EVENT_SIZE(map));
 	emit_access(emitter, process, found);
@@ -217,8 +224,8 @@ static void take_away(struct repair *repair, const struct lien_difference *diffe
 	if (!mapping)
 		return;
 	if (holding->allocation->origin == LIEN_ORIGIN_ALLOC) {
-		event = event_of(repair->emitter, repair->process, LIEN_CALL_CU_MEM_FREE);
-		event.range.va = mapping->va;
+		event = event_at(
+			repair->emitter, repair->process, LIEN_CALL_CU_MEM_FREE, mapping->va, 0);
 		emit_release(repair->emitter, &event, LIEN_EVENT_SIZE(range));
 		return;
 	}
@@ -257,11 +264,9 @@ static struct lien_prop prop_of(const struct lien_wire_found *found)
 
 static void put_plain(struct repair *repair, const struct lien_wire_found *found)
 {
-	struct lien_event event =
-		event_of(repair->emitter, repair->process, LIEN_CALL_CU_MEM_ALLOC);
+	struct lien_event event = event_at(
+		repair->emitter, repair->process, LIEN_CALL_CU_MEM_ALLOC, found->va, found->bytes);
 
-	event.alloc.va = found->va;
-	event.alloc.bytes = found->bytes;
 	event.alloc.device =
 		found->location_type == CU_MEM_LOCATION_TYPE_DEVICE ? found->location_id : -1;
 	emit(repair->emitter, &event, LIEN_EVENT_SIZE(alloc));

@@ -168,41 +168,28 @@ void lien_reread_want_known(struct lien_reread *reread, struct lien_process *pro
 			lien_reread_want(reread, mapping->va, mapping->bytes, kind_of(mapping));
 }
 
-static bool is_touch(const struct lien_event *event, uint64_t *va, uint64_t *bytes)
-{
-	switch (event->type) {
-	case LIEN_CALL_CU_MEM_MAP:
-		*va = event->map.va;
-		*bytes = event->map.bytes;
-		return true;
-	case LIEN_CALL_CU_MEM_UNMAP:
-		*va = event->range.va;
-		*bytes = event->range.bytes;
-		return true;
-	case LIEN_CALL_CU_MEM_SET_ACCESS:
-		*va = event->access.va;
-		*bytes = event->access.bytes;
-		return true;
-	case LIEN_CALL_CU_MEM_ALLOC:
-		*va = event->alloc.va;
-		*bytes = event->alloc.bytes;
-		return true;
-	case LIEN_CALL_CU_MEM_FREE:
-		*va = event->range.va;
-		*bytes = 1;
-		return true;
-	}
-	return false;
-}
-
 void lien_reread_touched(struct lien_reread *reread, const struct lien_event *event)
 {
+	const uint64_t va = event->range.va; /* the bodies of all these calls begin with a range */
 	struct lien_ranges *touched = &reread->touched;
 	const struct lien_wire_range *last;
-	uint64_t va, bytes;
+	uint64_t bytes;
 	unsigned i;
 
-	if (!is_touch(event, &va, &bytes) || !bytes || va + bytes < va)
+	switch (event->type) {
+	case LIEN_CALL_CU_MEM_MAP:
+	case LIEN_CALL_CU_MEM_UNMAP:
+	case LIEN_CALL_CU_MEM_SET_ACCESS:
+	case LIEN_CALL_CU_MEM_ALLOC:
+		bytes = event->range.bytes;
+		break;
+	case LIEN_CALL_CU_MEM_FREE:
+		bytes = 1;
+		break;
+	default:
+		return;
+	}
+	if (!bytes || va + bytes < va)
 		return;
 	/* A call has up to three records, and two calls make a buffer. */
 	for (i = 1; i <= touched->count && i <= 4; i++) {
