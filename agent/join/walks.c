@@ -407,26 +407,6 @@ static uint32_t adoption_doubts(struct lien_agent *agent, struct lien_process *p
 	return doubts;
 }
 
-/* Memory that cards may access gets no marks, so this must be known first. */
-static void doubt_cards(struct lien_agent *agent)
-{
-	struct lien_process *process;
-	struct lien_event event;
-	unsigned i;
-
-	for (i = 0; i < agent->adoption.count; i++) {
-		process = lien_graph_process(agent->graph, agent->adoption.processes[i].pid);
-		if (!process || !(process->incomplete & LIEN_INCOMPLETE_LATE) ||
-			process->incomplete & LIEN_INCOMPLETE_CARDS ||
-			!lien_proc_uses_cards(process->pid))
-			continue;
-		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
-		event.size = LIEN_EVENT_SIZE(incomplete);
-		event.incomplete.reasons = process->incomplete | LIEN_INCOMPLETE_CARDS;
-		lien_agent_event(agent, &event);
-	}
-}
-
 int lien_adopt_plan(void *context, struct lien_adoption **out, char *why, size_t size)
 {
 	struct lien_agent *agent = context;
@@ -435,7 +415,15 @@ int lien_adopt_plan(void *context, struct lien_adoption **out, char *why, size_t
 	unsigned i;
 	int err;
 
-	doubt_cards(agent);
+	/* Memory that cards may access gets no marks, so this must be known first. */
+	for (i = 0; i < adoption->count; i++) {
+		process = lien_graph_process(agent->graph, adoption->processes[i].pid);
+		if (process && process->incomplete & LIEN_INCOMPLETE_LATE &&
+			!(process->incomplete & LIEN_INCOMPLETE_CARDS) &&
+			lien_proc_uses_cards(process->pid))
+			lien_agent_set_incomplete(
+				agent, process, process->incomplete | LIEN_INCOMPLETE_CARDS);
+	}
 	err = lien_adoption_plan(agent->graph, adoption);
 	if (err) {
 		snprintf(why, size, "%s", strerror(-err));
