@@ -636,4 +636,22 @@ struct lien_split_place {
 bool lien_split_place(
 	const struct lien_process *process, uint64_t comm, struct lien_split_place *place);
 
+static inline struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
+{
+	return RB_FIND(lien_comm_tree, &process->comms, &(struct lien_comm){.address = address});
+}
+
+/* Returns the communicator with that number. NULL: it was destroyed, or is being made. */
+static inline struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number)
+{
+	return RB_FIND(lien_comm_number_tree, &process->comm_numbers,
+		&(struct lien_comm){.number = number});
+}
+
+static inline struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value)
+{
+	return SPLAY_FIND(
+		lien_handle_tree, &process->handles, &(struct lien_handle){.value = value});
+}
+
 #endif

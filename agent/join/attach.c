@@ -613,12 +613,7 @@ static const struct lien_join_kind kind = {
 
 void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
 {
-	struct lien_join_job *job = lien_join_new(client, &kind, pids, count, wanted);
-
-	if (job)
-		lien_join_begin(job);
-	else
-		lien_reply_error(client, "out of memory");
+	lien_join_begin(client, lien_join_new(client, &kind, pids, count, wanted));
 }
 
 bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count,
@@ -635,7 +630,7 @@ bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsign
 	}
 	attach->then = json_incref(request);
 	attach->go_on = go_on;
-	lien_join_begin(job);
+	lien_join_begin(client, job);
 	return true;
 }
 

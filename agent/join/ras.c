@@ -411,9 +411,8 @@ static bool is_wanted(const struct lien_counted *counted, size_t count,
 	struct lien_process *process, uint64_t address)
 {
 	struct lien_counted key = {.comm = {.pid = process->pid, .comm = address}};
-	struct lien_comm wanted = {.address = address}, *comm;
+	const struct lien_comm *comm = lien_comm_find(process, address);
 
-	comm = RB_FIND(lien_comm_tree, &process->comms, &wanted);
 	return comm ? !comm->hash
 		    : count && bsearch(&key, counted, count, sizeof(key), lien_counted_cmp);
 }
@@ -496,7 +495,6 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 /* Leaves NCCL alone while it makes a communicator. */
 static bool is_making(struct lien_process *process, uint64_t now)
 {
-	struct lien_comm key = {.number = 0};
 	struct lien_init *init;
 	uint64_t since;
 
@@ -507,8 +505,7 @@ static bool is_making(struct lien_process *process, uint64_t now)
 			continue;
 		if (now - since > MAKING_NS)
 			break;
-		key.number = init->number;
-		if (!RB_FIND(lien_comm_number_tree, &process->comm_numbers, &key))
+		if (!lien_process_comm(process, init->number))
 			return true;
 	}
 	return false;
@@ -534,13 +531,10 @@ static void fill_in(struct subject *subject, struct lien_process *process,
 		(struct subject){.pid = process->pid, .uid = process->uid, .start = process->start};
 	RB_FOREACH (comm, lien_comm_tree, &process->comms)
 		add_place(subject, comm->address, comm->hash, comm->hash ? comm->rank : -1);
-	for (i = 0; i < count; i++) {
-		struct lien_comm key = {.address = counted[i].comm.comm};
-
+	for (i = 0; i < count; i++)
 		if (counted[i].comm.pid == process->pid &&
-			!RB_FIND(lien_comm_tree, &process->comms, &key))
-			add_place(subject, key.address, 0, -1);
-	}
+			!lien_comm_find(process, counted[i].comm.comm))
+			add_place(subject, counted[i].comm.comm, 0, -1);
 }
 
 /* NULL: there is nothing to ask about, or it is too early. */

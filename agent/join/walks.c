@@ -630,12 +630,10 @@ void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsign
 	struct compare *compare =
 		(struct compare *)lien_join_new(client, &kind, pids, pids_count, wanted);
 
-	if (!compare) {
-		lien_reply_error(client, "out of memory");
-		return;
+	if (compare) {
+		compare->repair = repair;
+		compare->timeout_ms = timeout_ms;
+		compare->deadline = lien_now_ns() + timeout_ms * 1000000ull;
 	}
-	compare->repair = repair;
-	compare->timeout_ms = timeout_ms;
-	compare->deadline = lien_now_ns() + timeout_ms * 1000000ull;
-	lien_join_begin(&compare->base);
+	lien_join_begin(client, (struct lien_join_job *)compare);
 }

@@ -168,13 +168,6 @@ static struct lien_mapping *mapping_at(struct lien_process *process, uint64_t va
 	return mapping && mapping->va == va ? mapping : NULL;
 }
 
-static struct lien_handle *handle_find(struct lien_process *process, uint64_t value)
-{
-	struct lien_handle key = {.value = value};
-
-	return SPLAY_FIND(lien_handle_tree, &process->handles, &key);
-}
-
 /* --- what a reading found --------------------------------------------------------------------- */
 
 struct repair {
@@ -274,7 +267,7 @@ static void put_plain(struct repair *repair, const struct lien_wire_found *found
 
 static void put_there(struct repair *repair, const struct lien_wire_found *found)
 {
-	struct lien_handle *handle = handle_find(repair->process, found->handle);
+	struct lien_handle *handle = lien_handle_find(repair->process, found->handle);
 	bool imported = false;
 
 	if (handle && !handle->holding->mapped) {
@@ -467,7 +460,7 @@ static struct lien_handle *meant(const struct lien_wire_adopt *entry, struct lie
 
 	if (!mapping || !(entry->flags & LIEN_WIRE_ADOPT_COUNT))
 		return mapping ? TAILQ_LAST(&mapping->holding->handles, lien_handle_list) : NULL;
-	handle = handle_find(process, entry->handle);
+	handle = lien_handle_find(process, entry->handle);
 	return handle && handle->holding == mapping->holding ? handle : NULL;
 }
 
@@ -532,7 +525,7 @@ static bool emit_anew(struct answers *answers, struct lien_process *process,
 		found[count++] = found_of(mapping, value);
 	for (i = 0; i < count; i++)
 		emit_unmap(emitter, process, found[i].va, found[i].bytes);
-	handle = handle_find(process, value);
+	handle = lien_handle_find(process, value);
 	if (handle)
 		emit_release_all(emitter, handle);
 	if (own)

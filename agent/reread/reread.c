@@ -32,14 +32,6 @@ void lien_reread_clear(struct lien_reread *reread)
 			(list)->member[(list)->count++] = (value);                                 \
 	} while (0)
 
-static void add_range(struct lien_reread *reread, struct lien_ranges *ranges, uint64_t va,
-	uint64_t bytes, uint32_t kind)
-{
-	const struct lien_wire_range range = {.va = va, .bytes = bytes, .kind = kind};
-
-	ADD(reread, ranges, range, range);
-}
-
 static int range_cmp(const void *a, const void *b)
 {
 	const struct lien_wire_range *x = a, *y = b;
@@ -139,7 +131,9 @@ static const struct lien_wire_found *found_at(
 
 void lien_reread_want(struct lien_reread *reread, uint64_t va, uint64_t bytes, uint32_t kind)
 {
-	add_range(reread, &reread->wanted, va, bytes, kind);
+	const struct lien_wire_range range = {.va = va, .bytes = bytes, .kind = kind};
+
+	ADD(reread, &reread->wanted, range, range);
 }
 
 /*
@@ -172,6 +166,7 @@ void lien_reread_touched(struct lien_reread *reread, const struct lien_event *ev
 {
 	const uint64_t va = event->range.va; /* the bodies of all these calls begin with a range */
 	struct lien_ranges *touched = &reread->touched;
+	struct lien_wire_range range = {.va = va, .kind = LIEN_WIRE_AREA};
 	const struct lien_wire_range *last;
 	uint64_t bytes;
 	unsigned i;
@@ -191,13 +186,14 @@ void lien_reread_touched(struct lien_reread *reread, const struct lien_event *ev
 	}
 	if (!bytes || va + bytes < va)
 		return;
+	range.bytes = bytes;
 	/* A call has up to three records, and two calls make a buffer. */
 	for (i = 1; i <= touched->count && i <= 4; i++) {
 		last = &touched->range[touched->count - i];
 		if (va >= last->va && va + bytes <= last->va + last->bytes)
 			return;
 	}
-	add_range(reread, touched, va, bytes, LIEN_WIRE_AREA);
+	ADD(reread, touched, range, range);
 }
 
 void lien_reread_begin(struct lien_reread *reread, struct lien_process *process)
@@ -284,9 +280,9 @@ static bool same_prop(const struct lien_allocation *allocation, const struct lie
 
 static bool same_handle(const struct lien_mapping *mapping, const struct lien_wire_found *found)
 {
-	struct lien_handle key = {.value = found->handle}, *handle;
+	const struct lien_handle *handle =
+		lien_handle_find(mapping->holding->process, found->handle);
 
-	handle = SPLAY_FIND(lien_handle_tree, &mapping->holding->process->handles, &key);
 	return handle && handle->holding == mapping->holding;
 }
 
