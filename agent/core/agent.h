@@ -145,11 +145,6 @@ struct lien_above {
 	/* As lien_orders_restore(). */
 	int (*restore)(struct lien_agent *agent, const struct lien_selection *selection,
 		const struct lien_how *how, bool *nothing, char *error, size_t error_size);
-	/* For an adoption: what to ask when all are at rest, the answers while they still are, and
-	 * the end. */
-	int (*adopt_plan)(void *agent, struct lien_adoption **out, char *why, size_t size);
-	void (*adopt_answered)(void *agent);
-	void (*adopt_done)(struct lien_agent *agent, const struct lien_transaction_result *result);
 };
 
 /* A user whose offload gave way to another user's request. */
@@ -196,13 +191,8 @@ struct lien_agent {
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
 	struct lien_transfer *transfer;	      /* the request for that offload */
-	bool adopting;			      /* the transaction is an adoption */
-	struct lien_adoption adoption;	      /* of the transaction, if it is an adoption */
-	uint32_t *adopted;		      /* of the adoption: the processes that were read */
-	unsigned adopted_count;
-	uint32_t *at_rest; /* and the processes brought to rest */
-	unsigned at_rest_count;
-	bool transaction_ended;	 /* the loop frees it */
+	struct lien_adoption adoption;	      /* of the transaction; .count 0: it is none */
+	bool transaction_ended;		      /* the loop frees it */
 	bool transaction_own;	 /* the agent started it on its own: others wait for it */
 	struct lien_blame blame; /* of the last request for a transaction that failed */
 	uint64_t t_transaction;

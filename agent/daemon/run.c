@@ -579,9 +579,6 @@ static const struct lien_above above = {
 	.files_read = lien_server_resume_quiet,
 	.reply = {[LIEN_ASK_WALK] = lien_walks_reply, [LIEN_ASK_END] = lien_detach_reply},
 	.restore = lien_orders_restore,
-	.adopt_plan = lien_adopt_plan,
-	.adopt_answered = lien_adopt_answered,
-	.adopt_done = lien_attach_adopted,
 };
 
 int lien_agent_run(const struct lien_agent_config *config)

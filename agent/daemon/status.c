@@ -376,7 +376,7 @@ static json_t *status_short(struct lien_agent *agent, const struct lien_viewer *
 
 json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
-	struct lien_view_ras ras = lien_ras_refresh(agent, viewer);
+	const bool pending = lien_ras_refresh(agent, viewer);
 	struct lien_counted *counted;
 	json_t *view = NULL;
 	size_t count;
@@ -386,7 +386,8 @@ json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *vie
 	if (err)
 		lien_log(4, "cannot read what was counted of collectives: %s", strerror(-err));
 	if (err != -ENOMEM)
-		view = lien_view_comms(agent->graph, viewer, counted, count, &ras, lien_now_ns());
+		view = lien_view_comms(
+			agent->graph, viewer, counted, count, pending, lien_now_ns());
 	free(counted);
 	return view;
 }

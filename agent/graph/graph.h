@@ -370,6 +370,8 @@ enum lien_control_presence {
 	LIEN_CONTROL_UNKNOWN, /* not checked: the graph comes from a recording */
 };
 
+struct lien_ras_report;
+
 struct lien_process {
 	RB_ENTRY(lien_process) by_pid;
 	TAILQ_ENTRY(lien_process) of_ending; /* used instead once it has ended */
@@ -398,6 +400,7 @@ struct lien_process {
 	/* The call for which its memory came back by itself; set by the agent. */
 	const char *used_in;
 	void *agent;			      /* owned by the agent, not by the graph */
+	struct lien_ras_report *ras;	      /* the same (agent/ras); NULL: it was not asked */
 	const struct lien_ordinals *ordinals; /* NULL: not known; set and freed by the agent */
 	struct lien_handle_tree handles;
 	struct lien_mapping_tree mappings;
@@ -632,5 +635,23 @@ struct lien_split_place {
 /* False: the communicator's rank is known, or what it follows from is not. */
 bool lien_split_place(
 	const struct lien_process *process, uint64_t comm, struct lien_split_place *place);
+
+static inline struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
+{
+	return RB_FIND(lien_comm_tree, &process->comms, &(struct lien_comm){.address = address});
+}
+
+/* Returns the communicator with that number. NULL: it was destroyed, or is being made. */
+static inline struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number)
+{
+	return RB_FIND(lien_comm_number_tree, &process->comm_numbers,
+		&(struct lien_comm){.number = number});
+}
+
+static inline struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value)
+{
+	return SPLAY_FIND(
+		lien_handle_tree, &process->handles, &(struct lien_handle){.value = value});
+}
 
 #endif

@@ -135,24 +135,6 @@ static inline void lien_registration_drop(
 	free(RB_REMOVE(lien_registration_tree, list, registration));
 }
 
-static inline struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
-{
-	return RB_FIND(lien_comm_tree, &process->comms, &(struct lien_comm){.address = address});
-}
-
-/* Returns the communicator with that number. NULL: it was destroyed, or is being made. */
-static inline struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number)
-{
-	return RB_FIND(lien_comm_number_tree, &process->comm_numbers,
-		&(struct lien_comm){.number = number});
-}
-
-static inline struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value)
-{
-	return SPLAY_FIND(
-		lien_handle_tree, &process->handles, &(struct lien_handle){.value = value});
-}
-
 /* Returns true for a range that is not empty and does not wrap; forged recordings have others. */
 static inline bool lien_range_sane(uint64_t va, uint64_t bytes)
 {

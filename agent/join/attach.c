@@ -32,48 +32,44 @@
 /* --- the adoption ----------------------------------------------------------------------------- */
 
 /* A user's adoption does not bring other users' jobs to rest. */
-static unsigned those_owned(
-	struct lien_agent *agent, const struct lien_viewer *viewer, uint32_t *pids, unsigned count)
+static void drop_others(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
+	struct lien_adoption *adoption = &agent->adoption;
 	unsigned i, n = 0;
 
-	for (i = 0; i < count; i++)
-		if (lien_proc_owned(lien_graph_process(agent->graph, pids[i]), viewer))
-			pids[n++] = pids[i];
-	return n;
+	for (i = 0; i < adoption->count; i++)
+		if (lien_proc_owned(
+			    lien_graph_process(agent->graph, adoption->processes[i].pid), viewer))
+			adoption->processes[n++] = adoption->processes[i];
+	adoption->count = n;
 }
 
-/*
- * Adopts these processes, whose mappings must all be in the graph, and finds out what is still
- * unknown of others. Brings only the viewer's own processes to rest. Returns 0, and calls
- * lien_attach_adopted() at the end, possibly before this returns; or sets *nothing if there is
- * nothing to find out; or returns -errno with one line in error.
- */
-static int start_adoption(struct lien_agent *agent, const struct lien_viewer *viewer,
-	const uint32_t *pids, unsigned count, bool *nothing, char *error, size_t error_size)
+/* Can the process take part? 0, or -errno and why not. */
+static int check_part(const struct lien_process *process, char *error, size_t error_size)
 {
-	struct lien_transaction_ops ops = lien_orders_ops(agent);
-	struct lien_process *process;
-	struct lien_tracked *tracked;
-	unsigned i;
-	int err = lien_orders_ready(agent, error, error_size);
+	const int err = lien_proc_check_goes_on(process->pid, error, error_size);
 
-	*nothing = false;
-	if (err)
+	if (err || (!process->held_items && !process->parked))
 		return err;
-	agent->at_rest = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(uint32_t));
-	agent->adopted = calloc(count + 1, sizeof(uint32_t));
-	if (!agent->at_rest || !agent->adopted) {
-		lien_orders_end(agent);
-		return -ENOMEM;
-	}
-	memcpy(agent->adopted, pids, count * sizeof(*pids));
-	agent->adopted_count = count;
-	agent->transaction_of = *viewer;
-	agent->at_rest_count = lien_adoption_pids(agent->graph, pids, count, agent->at_rest);
-	agent->at_rest_count = those_owned(agent, viewer, agent->at_rest, agent->at_rest_count);
-	*nothing = !agent->at_rest_count;
-	if (!*nothing && !ops.gate) {
+	snprintf(error, error_size,
+		"process %u has memory away, and has to take part: `lien restore` first",
+		process->pid);
+	return -EBUSY;
+}
+
+static void adoption_done(void *context, struct lien_transaction *transaction);
+
+/* Begins the transaction, in the processes of agent->adoption. */
+static int begin_adoption(struct lien_agent *agent, char *error, size_t error_size)
+{
+	const struct lien_adoption *adoption = &agent->adoption;
+	struct lien_transaction_ops ops = lien_orders_ops(agent);
+	uint32_t *pids = calloc(adoption->count, sizeof(*pids));
+	struct lien_process *process;
+	int err = pids ? 0 : -ENOMEM;
+	unsigned i;
+
+	if (!err && !ops.gate) {
 		snprintf(error, error_size,
 			"this kernel cannot hold threads back (%s), so memory that was there "
 			"before "
@@ -81,32 +77,50 @@ static int start_adoption(struct lien_agent *agent, const struct lien_viewer *vi
 			lien_probes_facts(agent->probes)->gate_lacks);
 		err = -EOPNOTSUPP;
 	}
-	for (i = 0; i < agent->at_rest_count && !err; i++) {
-		process = lien_graph_process(agent->graph, agent->at_rest[i]);
-		err = lien_proc_check_goes_on(process->pid, error, error_size);
-		if (err)
-			break;
-		if (!process->held_items && !process->parked)
-			continue;
-		snprintf(error, error_size,
-			"process %u has memory away, and has to take part: `lien restore` first",
-			process->pid);
-		err = -EBUSY;
+	ops.adopt = lien_adopt_plan;
+	ops.adopted = lien_adopt_answered;
+	ops.done = adoption_done;
+	for (i = 0; i < adoption->count && !err; i++) {
+		pids[i] = adoption->processes[i].pid;
+		err = check_part(lien_graph_process(agent->graph, pids[i]), error, error_size);
 	}
+	if (!err)
+		err = lien_transaction_new(
+			&agent->transaction, LIEN_TRANSACTION_ADOPTION, pids, i, REST_MS, &ops);
+	free(pids);
+	for (i = 0; i < adoption->count && !err; i++) {
+		process = lien_graph_process(agent->graph, adoption->processes[i].pid);
+		((struct lien_tracked *)process->agent)->gate_all = true;
+	}
+	return err;
+}
+
+/*
+ * Adopts these processes, whose mappings must all be in the graph, and finds out what is still
+ * unknown of others. Brings only the viewer's own processes to rest. Returns 0, and calls
+ * adoption_done() at the end, possibly before this returns; or sets *nothing if there is nothing to
+ * find out; or returns -errno with one line in error.
+ */
+static int start_adoption(struct lien_agent *agent, const struct lien_viewer *viewer,
+	const uint32_t *pids, unsigned count, bool *nothing, char *error, size_t error_size)
+{
+	int err = lien_orders_ready(agent, error, error_size);
+
+	*nothing = false;
+	if (err)
+		return err;
+	agent->transaction_of = *viewer;
+	err = lien_adoption_begin(agent->graph, pids, count, &agent->adoption);
+	drop_others(agent, viewer);
+	*nothing = !err && !agent->adoption.count;
 	if (!err && !*nothing)
-		err = lien_transaction_new(&agent->transaction, LIEN_TRANSACTION_ADOPTION,
-			agent->at_rest, agent->at_rest_count, REST_MS, &ops);
+		err = begin_adoption(agent, error, error_size);
+	if (err == -ENOMEM)
+		snprintf(error, error_size, "out of memory");
 	if (err || *nothing) {
-		if (err == -ENOMEM)
-			snprintf(error, error_size, "out of memory");
 		lien_orders_end(agent);
 		return err;
 	}
-	for (i = 0; i < agent->at_rest_count; i++) {
-		tracked = lien_graph_process(agent->graph, agent->at_rest[i])->agent;
-		tracked->gate_all = true;
-	}
-	agent->adopting = true;
 	agent->t_transaction = lien_now_ns();
 	lien_transaction_start(agent->transaction);
 	return 0;
@@ -283,13 +297,15 @@ static void try_to_adopt(struct attach *attach)
 
 static const struct lien_join_kind kind;
 
-void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction_result *result)
+static void adoption_done(void *context, struct lien_transaction *transaction)
 {
+	const struct lien_transaction_result *result = lien_transaction_result(transaction);
+	struct lien_agent *agent = context;
 	const struct lien_adoption *adoption = &agent->adoption;
 	struct attach *attach = NULL;
 	struct lien_join_job *job;
 
-	agent->adopting = false;
+	lien_orders_ops(agent).done(agent, transaction);
 	LIST_FOREACH (job, &agent->joins, next)
 		if (job->kind == &kind && ((struct attach *)job)->state == ATTACH_ADOPTS)
 			attach = (struct attach *)job;
@@ -564,12 +580,7 @@ static const struct lien_join_kind kind = {
 
 void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
 {
-	struct lien_join_job *job = lien_join_new(client, &kind, pids, count, wanted);
-
-	if (job)
-		lien_join_begin(job);
-	else
-		lien_reply_error(client, "out of memory");
+	lien_join_begin(client, lien_join_new(client, &kind, pids, count, wanted));
 }
 
 bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count)
@@ -583,6 +594,6 @@ bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsign
 		return false;
 	}
 	((struct attach *)job)->before = true;
-	lien_join_begin(job);
+	lien_join_begin(client, job);
 	return true;
 }

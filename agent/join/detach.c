@@ -237,16 +237,9 @@ static bool wanted(const struct lien_viewer *viewer, const struct lien_process *
 
 void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
 {
-	struct lien_join_job *job;
-
-	if (client->agent->transaction) {
+	if (client->agent->transaction)
 		lien_reply_busy(client, "a transaction is under way: see `lien status`",
 			(struct lien_blame){LIEN_CAUSE_BUSY, 0, 0});
-		return;
-	}
-	job = lien_join_new(client, &kind, pids, count, wanted);
-	if (job)
-		lien_join_begin(job);
 	else
-		lien_reply_error(client, "out of memory");
+		lien_join_begin(client, lien_join_new(client, &kind, pids, count, wanted));
 }

@@ -102,11 +102,15 @@ static void answer_if_done(struct lien_join_job *job)
 	lien_join_free(job);
 }
 
-void lien_join_begin(struct lien_join_job *job)
+void lien_join_begin(struct lien_client *client, struct lien_join_job *job)
 {
 	struct lien_join_part *part;
 	unsigned i;
 
+	if (!job) {
+		lien_reply_error(client, "out of memory");
+		return;
+	}
 	job->waited_for.drop = drop;
 	job->client->job = &job->waited_for;
 	job->client->waits = LIEN_WAIT_JOB;

@@ -51,8 +51,9 @@ struct lien_join_job *lien_join_new(struct lien_client *client, const struct lie
 	const uint32_t *pids, unsigned count,
 	bool (*wanted)(
 		const struct lien_viewer *viewer, const struct lien_process *process, bool named));
-/* Makes the client wait for the job; a tick answers it. */
-void lien_join_begin(struct lien_join_job *job);
+/* Makes the client wait for the job; a tick answers it. job NULL: it is told that memory is short.
+ */
+void lien_join_begin(struct lien_client *client, struct lien_join_job *job);
 void lien_join_free(struct lien_join_job *job);
 
 /* NULL: the process has ended. */

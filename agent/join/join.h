@@ -47,14 +47,11 @@ bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event);
 void lien_walk_end(struct lien_agent *agent, struct lien_process *process, const char *error);
 
 /* Asks NCCL's RAS service about the processes that the viewer sees, unless that has just been done.
- * Returns what is known so far; valid until the agent's loop goes on. */
-struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer);
+ * Returns true while it is being asked. */
+bool lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer);
 
-/* For struct lien_above: replies to the folder's orders, and the adoption transaction. */
+/* For struct lien_above: replies to the folder's orders. */
 void lien_walks_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
 void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
-int lien_adopt_plan(void *agent, struct lien_adoption **out, char *why, size_t size);
-void lien_adopt_answered(void *agent);
-void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction_result *result);
 
 #endif

@@ -49,10 +49,11 @@ struct place {
 	int32_t rank;  /* -1: not known */
 };
 
-/* A process. The agent's thread fills in the user, the places, and whose report it is. */
+/* A process. The agent's thread fills in which, the user and the places. */
 struct subject {
 	struct lien_ras_report is; /* the answer; .row[].address: where it was found, if ever */
-	uint32_t uid;
+	uint32_t pid, uid;
+	uint64_t start;
 	struct place *place;
 	unsigned places, places_room, rows_room;
 
@@ -75,10 +76,10 @@ struct job {
 
 static void look_at(struct subject *subject)
 {
-	subject->gone = !lien_proc_runs(subject->is.pid, subject->is.start);
-	subject->netns = lien_netns_of(subject->is.pid);
-	subject->own_pid = lien_status_of(subject->is.pid, 0, "NSpid", 10);
-	if (lien_ras_port_of(subject->is.pid, &subject->port))
+	subject->gone = !lien_proc_runs(subject->pid, subject->start);
+	subject->netns = lien_netns_of(subject->pid);
+	subject->own_pid = lien_status_of(subject->pid, 0, "NSpid", 10);
+	if (lien_ras_port_of(subject->pid, &subject->port))
 		return;
 	subject->done = true;
 	snprintf(subject->is.problem, sizeof(subject->is.problem),
@@ -228,13 +229,13 @@ static bool try_once(struct round *round, const struct lien_ras_door *door)
 	bool enough = false;
 	int fd, err;
 
-	fd = lien_netns_socket(round->job->netns, first->is.pid, door->address.ss_family);
+	fd = lien_netns_socket(round->job->netns, first->pid, door->address.ss_family);
 	if (fd < 0) {
 		tell_problem(round, "its network namespace cannot be entered: %s", strerror(-fd));
 		return true;
 	}
-	round->hosts = lien_ras_own_addresses(fd, first->is.pid, round->host);
-	err = lien_ras_ask(fd, first->is.pid, first->uid, door, &answer, problem);
+	round->hosts = lien_ras_own_addresses(fd, first->pid, round->host);
+	err = lien_ras_ask(fd, first->pid, first->uid, door, &answer, problem);
 	close(fd);
 	if (err)
 		tell_problem(round, "%s", problem);
@@ -250,7 +251,7 @@ static void ask_round(struct round *round)
 	const struct subject *first = round->first;
 	time_t begun = time(NULL);
 	bool others;
-	unsigned count = lien_ras_doors(first->is.pid, first->uid, first->port, doors, &others), i;
+	unsigned count = lien_ras_doors(first->pid, first->uid, first->port, doors, &others), i;
 
 	for (i = 0; i < round->job->subjects; i++)
 		round->job->subject[i].asked |= of_round(round, &round->job->subject[i]);
@@ -286,7 +287,7 @@ static size_t read_memory(uint32_t pid, uint64_t address, uint8_t *memory, size_
 
 static int find_row(const struct subject *subject, struct place *place, uint8_t *memory)
 {
-	size_t size = read_memory(subject->is.pid, place->address, memory, LIEN_RAS_STRUCTURE_MAX);
+	size_t size = read_memory(subject->pid, place->address, memory, LIEN_RAS_STRUCTURE_MAX);
 
 	size = lien_ras_structure(memory, size);
 	return size ? lien_ras_match(memory, size, subject->is.row, subject->is.rows, &place->rank)
@@ -356,7 +357,7 @@ static void job_run(struct lien_job *base)
 		if (memory && !subject->gone)
 			find_places(subject, memory);
 		drop_doubtful(subject);
-		subject->gone |= !lien_proc_runs(subject->is.pid, subject->is.start);
+		subject->gone |= !lien_proc_runs(subject->pid, subject->start);
 	}
 	free(memory);
 }
@@ -377,63 +378,26 @@ static void job_free(struct lien_job *base)
 /* --- in the agent's thread: reports ----------------------------------------------------------- */
 
 struct lien_ras {
-	LIST_HEAD(, lien_ras_report) reports;
 	uint64_t t_looked, t_asked, delay;
 };
 
-static struct lien_ras_report *report_of(const struct lien_ras *ras, uint32_t pid, uint64_t start)
+/* What was known before stays when there is no answer now. */
+static void keep_report(struct lien_process *process, struct subject *subject, uint64_t now)
 {
-	struct lien_ras_report *report;
-
-	LIST_FOREACH (report, &ras->reports, next)
-		if (report->pid == pid && report->start == start)
-			break;
-	return report;
-}
-
-static const struct lien_ras_report *report_of_process(
-	void *context, const struct lien_process *process)
-{
-	return report_of(context, process->pid, process->start);
-}
-
-static void report_free(struct lien_ras_report *report)
-{
-	LIST_REMOVE(report, next);
-	free(report->row);
-	free(report);
-}
-
-static void forget_ended(struct lien_agent *agent)
-{
-	struct lien_ras_report *report, *next;
-	struct lien_process *process;
-
-	LIST_FOREACH_SAFE (report, &agent->ras->reports, next, next) {
-		process = lien_graph_process(agent->graph, report->pid);
-		if (!process || process->start != report->start)
-			report_free(report);
-	}
-}
-
-static void keep_report(struct lien_ras *ras, struct subject *subject, uint64_t now)
-{
-	struct lien_ras_report *report = report_of(ras, subject->is.pid, subject->is.start);
+	struct lien_ras_report *report = process->ras;
 
 	subject->is.t_asked = now;
 	if (report && subject->is.problem[0] && report->rows) {
-		report->t_asked = now; /* keep the previous answer */
+		report->t_asked = now;
 		memcpy(report->problem, subject->is.problem, sizeof(report->problem));
 		report->whole = false;
 		return;
 	}
-	if (report)
-		report_free(report);
-	report = malloc(sizeof(*report));
+	lien_ras_report_free(report);
+	report = process->ras = malloc(sizeof(*report));
 	if (!report)
 		return;
 	*report = subject->is;
-	LIST_INSERT_HEAD(&ras->reports, report, next);
 	subject->is.row = NULL;
 }
 
@@ -445,9 +409,8 @@ static bool is_wanted(const struct lien_counted *counted, size_t count,
 	struct lien_process *process, uint64_t address)
 {
 	struct lien_counted key = {.comm = {.pid = process->pid, .comm = address}};
-	struct lien_comm wanted = {.address = address}, *comm;
+	const struct lien_comm *comm = lien_comm_find(process, address);
 
-	comm = RB_FIND(lien_comm_tree, &process->comms, &wanted);
 	return comm ? !comm->hash
 		    : count && bsearch(&key, counted, count, sizeof(key), lien_counted_cmp);
 }
@@ -456,7 +419,7 @@ static void report(
 	struct lien_agent *agent, const struct subject *subject, const struct lien_ras_row *row)
 {
 	struct lien_event event =
-		lien_agent_event_of(subject->is.pid, subject->is.start, LIEN_CALL_NCCL_INIT_RANK);
+		lien_agent_event_of(subject->pid, subject->start, LIEN_CALL_NCCL_INIT_RANK);
 
 	event.flags = LIEN_EVENT_FOUND;
 	event.size = LIEN_EVENT_SIZE(comm);
@@ -484,11 +447,11 @@ static bool was_named(const struct subject *subject, uint64_t address)
 static unsigned take_subject(struct lien_agent *agent, struct subject *subject,
 	const struct lien_counted *counted, size_t count)
 {
-	struct lien_process *process = lien_graph_process(agent->graph, subject->is.pid);
+	struct lien_process *process = lien_graph_process(agent->graph, subject->pid);
 	unsigned i, found = 0;
 	uint64_t address;
 
-	if (!process || process->start != subject->is.start || subject->gone)
+	if (!process || process->start != subject->start || subject->gone)
 		return 0;
 	for (i = 0; i < subject->is.rows; i++) {
 		address = subject->is.row[i].address;
@@ -498,7 +461,7 @@ static unsigned take_subject(struct lien_agent *agent, struct subject *subject,
 		report(agent, subject, &subject->is.row[i]);
 		found++;
 	}
-	keep_report(agent->ras, subject, lien_now_ns());
+	keep_report(process, subject, lien_now_ns());
 	return found;
 }
 
@@ -521,7 +484,6 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 			found);
 		agent->ras->delay = FIRST_NS;
 	}
-	forget_ended(agent);
 }
 
 /* --- questions -------------------------------------------------------------------------------- */
@@ -529,7 +491,6 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 /* Leaves NCCL alone while it makes a communicator. */
 static bool is_making(struct lien_process *process, uint64_t now)
 {
-	struct lien_comm key = {.number = 0};
 	struct lien_init *init;
 	uint64_t since;
 
@@ -540,8 +501,7 @@ static bool is_making(struct lien_process *process, uint64_t now)
 			continue;
 		if (now - since > MAKING_NS)
 			break;
-		key.number = init->number;
-		if (!RB_FIND(lien_comm_number_tree, &process->comm_numbers, &key))
+		if (!lien_process_comm(process, init->number))
 			return true;
 	}
 	return false;
@@ -563,17 +523,14 @@ static void fill_in(struct subject *subject, struct lien_process *process,
 	struct lien_comm *comm;
 	size_t i;
 
-	*subject = (struct subject){
-		.is = {.pid = process->pid, .start = process->start}, .uid = process->uid};
+	*subject =
+		(struct subject){.pid = process->pid, .uid = process->uid, .start = process->start};
 	RB_FOREACH (comm, lien_comm_tree, &process->comms)
 		add_place(subject, comm->address, comm->hash, comm->hash ? comm->rank : -1);
-	for (i = 0; i < count; i++) {
-		struct lien_comm key = {.address = counted[i].comm.comm};
-
+	for (i = 0; i < count; i++)
 		if (counted[i].comm.pid == process->pid &&
-			!RB_FIND(lien_comm_tree, &process->comms, &key))
-			add_place(subject, key.address, 0, -1);
-	}
+			!lien_comm_find(process, counted[i].comm.comm))
+			add_place(subject, counted[i].comm.comm, 0, -1);
 }
 
 /* NULL: there is nothing to ask about, or it is too early. */
@@ -637,7 +594,7 @@ static bool is_due(struct lien_agent *agent, uint64_t now)
 		process = lien_graph_next(process)) {
 		if (!lien_comms_may_lack(process))
 			continue;
-		report = report_of(agent->ras, process->pid, process->start);
+		report = process->ras;
 		if (!report && now - agent->ras->t_asked >= FRESH_NS)
 			return true;
 		lacking |= !report || !all_is_found(report);
@@ -653,37 +610,30 @@ void lien_ras_tick(struct lien_agent *agent)
 	if (!ras || lien_jobs_pending(agent, LIEN_JOB_RAS) || now - ras->t_looked < LOOK_NS)
 		return;
 	ras->t_looked = now;
-	forget_ended(agent);
 	if (!is_due(agent, now))
 		return;
 	ras->delay = 2 * ras->delay < LAST_NS ? 2 * ras->delay : LAST_NS;
 	ask(agent, NULL);
 }
 
-struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
+bool lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	struct lien_ras *ras = agent->ras;
 
-	if (!ras)
-		return (struct lien_view_ras){0};
-	if (!lien_jobs_pending(agent, LIEN_JOB_RAS) &&
+	if (ras && !lien_jobs_pending(agent, LIEN_JOB_RAS) &&
 		(!ras->t_asked || lien_now_ns() - ras->t_asked >= FRESH_NS))
 		ask(agent, viewer);
-	return (struct lien_view_ras){.of = report_of_process,
-		.context = ras,
-		.pending = lien_jobs_pending(agent, LIEN_JOB_RAS)};
+	return ras && lien_jobs_pending(agent, LIEN_JOB_RAS);
 }
 
 /* --- start and stop --------------------------------------------------------------------------- */
 
 int lien_ras_start(struct lien_agent *agent)
 {
-	struct lien_ras *ras;
+	struct lien_ras *ras = calloc(1, sizeof(*ras));
 
-	ras = calloc(1, sizeof(*ras));
 	if (!ras)
 		return -ENOMEM;
-	LIST_INIT(&ras->reports);
 	ras->delay = FIRST_NS;
 	agent->ras = ras;
 	return 0;
@@ -691,13 +641,6 @@ int lien_ras_start(struct lien_agent *agent)
 
 void lien_ras_stop(struct lien_agent *agent)
 {
-	struct lien_ras *ras = agent->ras;
-	struct lien_ras_report *report;
-
-	if (!ras)
-		return;
-	while ((report = LIST_FIRST(&ras->reports)))
-		report_free(report);
-	free(ras);
+	free(agent->ras);
 	agent->ras = NULL;
 }

@@ -173,7 +173,6 @@ static void conclude(struct lien_agent *agent, struct lien_process *process, str
 	tracked->own_objects = walk->reread.own_objects;
 	tracked->walk = NULL; /* events made below must not count as touches */
 	agent->walks--;
-	lien_reread_learn(&walk->reread, process, &emitter);
 	if (walked.repaired)
 		lien_reread_repair(&walk->reread, agent->graph, process, &emitter);
 	if ((!differences || walk->repair) && !walk->reread.open.count)
@@ -232,10 +231,12 @@ static int send_chunk(struct lien_walk *walk)
 /* Begins the next pass, or ends the walk. */
 static int next_pass(struct lien_agent *agent, struct lien_process *process, struct lien_walk *walk)
 {
+	struct lien_emitter emitter = {lien_now_ns(), emit, agent};
 	const int more = lien_reread_end(&walk->reread, process);
 
 	if (more < 0)
 		return more;
+	lien_reread_learn(&walk->reread, process, &emitter);
 	walk->begun = false;
 	walk->t_pass = lien_now_ns() + AGAIN_NS;
 	if (!more)
@@ -328,7 +329,7 @@ bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event)
 	if (!(event->flags & LIEN_EVENT_CONTROL))
 		return false;
 	/* An adoption counts references by releasing them, and maps exported descriptors. */
-	if (agent->adopting)
+	if (agent->adoption.count)
 		return true;
 	if (event->type != LIEN_CALL_CU_MEM_RETAIN && event->type != LIEN_CALL_CU_MEM_RELEASE &&
 		event->type != LIEN_CALL_CU_MEM_EXPORT)
@@ -410,54 +411,37 @@ static uint32_t adoption_doubts(struct lien_agent *agent, struct lien_process *p
 	return doubts;
 }
 
-/* Memory that cards may access gets no marks, so this must be known first. */
-static void doubt_cards(struct lien_agent *agent)
-{
-	struct lien_process *process;
-	struct lien_event event;
-	unsigned i;
-
-	for (i = 0; i < agent->at_rest_count; i++) {
-		process = lien_graph_process(agent->graph, agent->at_rest[i]);
-		if (!process || !(process->incomplete & LIEN_INCOMPLETE_LATE) ||
-			process->incomplete & LIEN_INCOMPLETE_CARDS ||
-			!lien_proc_uses_cards(process->pid))
-			continue;
-		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
-		event.size = LIEN_EVENT_SIZE(incomplete);
-		event.incomplete.reasons = process->incomplete | LIEN_INCOMPLETE_CARDS;
-		lien_agent_event(agent, &event);
-	}
-}
-
-/* Nothing changes any more: plans what to find out. */
 int lien_adopt_plan(void *context, struct lien_adoption **out, char *why, size_t size)
 {
 	struct lien_agent *agent = context;
+	struct lien_adoption *adoption = &agent->adoption;
 	struct lien_process *process;
 	unsigned i;
 	int err;
 
-	doubt_cards(agent);
-	err = lien_adoption_plan(agent->graph, agent->adopted, agent->adopted_count, agent->at_rest,
-		agent->at_rest_count, &agent->adoption);
+	/* Memory that cards may access gets no marks, so this must be known first. */
+	for (i = 0; i < adoption->count; i++) {
+		process = lien_graph_process(agent->graph, adoption->processes[i].pid);
+		if (process && process->incomplete & LIEN_INCOMPLETE_LATE &&
+			!(process->incomplete & LIEN_INCOMPLETE_CARDS) &&
+			lien_proc_uses_cards(process->pid))
+			lien_agent_set_incomplete(
+				agent, process, process->incomplete | LIEN_INCOMPLETE_CARDS);
+	}
+	err = lien_adoption_plan(agent->graph, adoption);
 	if (err) {
 		snprintf(why, size, "%s", strerror(-err));
 		return err;
 	}
-	for (i = 0; i < agent->adoption.count; i++) {
-		process = lien_graph_process(agent->graph, agent->adoption.processes[i].pid);
-		agent->adoption.processes[i].doubts = adoption_doubts(agent, process);
-		agent->adoption.processes[i].awaits =
-			agent->adoption.untyped && lien_proc_awaits_files(process->pid);
+	for (i = 0; i < adoption->count; i++) {
+		process = lien_graph_process(agent->graph, adoption->processes[i].pid);
+		adoption->processes[i].doubts = adoption_doubts(agent, process);
+		adoption->unread |= adoption->untyped && lien_proc_awaits_files(process->pid);
 	}
-	*out = &agent->adoption;
+	*out = adoption;
 	return 0;
 }
 
-/*
- * The answers go into the graph before any thread goes on, so that addresses still mean the same.
- */
 void lien_adopt_answered(void *context)
 {
 	struct lien_agent *agent = context;
@@ -650,12 +634,10 @@ void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsign
 	struct compare *compare =
 		(struct compare *)lien_join_new(client, &kind, pids, pids_count, wanted);
 
-	if (!compare) {
-		lien_reply_error(client, "out of memory");
-		return;
+	if (compare) {
+		compare->repair = repair;
+		compare->timeout_ms = timeout_ms;
+		compare->deadline = lien_now_ns() + timeout_ms * 1000000ull;
 	}
-	compare->repair = repair;
-	compare->timeout_ms = timeout_ms;
-	compare->deadline = lien_now_ns() + timeout_ms * 1000000ull;
-	lien_join_begin(&compare->base);
+	lien_join_begin(client, (struct lien_join_job *)compare);
 }

@@ -8,7 +8,7 @@
 #define LIEN_WALKS_H
 
 #include "agent/join/join.h"
-#include "agent/reread/reread.h"
+#include "agent/reread/emit.h"
 
 /* The result of one reading. */
 struct lien_walked {
@@ -27,5 +27,11 @@ typedef void lien_walked_fn(
  */
 int lien_walk_start(struct lien_agent *agent, struct lien_process *process, bool repair,
 	lien_walked_fn *done, void *to);
+
+/* For an adoption, as in struct lien_transaction_ops. When all processes are at rest, plans what to
+ * ask them; when they have answered and still rest, so that addresses still mean the same, puts the
+ * answers into the graph. */
+int lien_adopt_plan(void *agent, struct lien_adoption **out, char *why, size_t size);
+void lien_adopt_answered(void *agent);
 
 #endif

@@ -246,7 +246,6 @@ static void on_done(void *context, struct lien_transaction *transaction)
 	if (agent->elsewhere)
 		lien_elsewhere_ended(agent, result);
 	if (kind == LIEN_TRANSACTION_ADOPTION) {
-		agent->above->adopt_done(agent, result);
 		agent->transaction_ended = true;
 		return;
 	}
@@ -437,8 +436,6 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 		.raw_to = raw_to,
 		.next_part = lien_parts_next,
 		.part_back = on_part,
-		.adopt = agent->above->adopt_plan,
-		.adopted = agent->above->adopt_answered,
 		.send = send_order,
 		.silent = silent,
 		.cancel = cancel,
@@ -476,11 +473,6 @@ void lien_orders_end(struct lien_agent *agent)
 {
 	lien_turn_part(agent, "transaction", "end");
 	lien_adoption_clear(&agent->adoption);
-	free(agent->at_rest);
-	free(agent->adopted);
-	agent->at_rest = agent->adopted = NULL;
-	agent->at_rest_count = agent->adopted_count = 0;
-	agent->adopting = false;
 	lien_transaction_free(agent->transaction);
 	lien_plan_clear(&agent->plan);
 	if (agent->transfer)

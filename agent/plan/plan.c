@@ -623,9 +623,8 @@ int lien_plan_raw(struct lien_process *process, struct lien_wire_raw **list, uns
 
 const char *lien_plan_raw_to(struct lien_process *process, uint64_t value)
 {
-	struct lien_handle key = {.value = value}, *handle;
+	const struct lien_handle *handle = process ? lien_handle_find(process, value) : NULL;
 
-	handle = process ? SPLAY_FIND(lien_handle_tree, &process->handles, &key) : NULL;
 	return handle && handle->raw_to && strcmp(handle->raw_to->text, "unknown")
 		       ? handle->raw_to->text
 		       : "a library";

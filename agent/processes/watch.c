@@ -18,6 +18,7 @@
 #include "agent/processes/watch.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
+#include "agent/ras/ras.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/quiesce.h"
 #include "agent/join/join.h"
@@ -624,6 +625,8 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 	}
 	free((void *)process->ordinals);
 	process->ordinals = NULL;
+	lien_ras_report_free(process->ras);
+	process->ras = NULL;
 	if (!tracked)
 		return;
 	lien_walk_end(agent, process, "it has ended");

@@ -121,8 +121,8 @@ static void range_of(const struct lien_agent *agent, uint32_t pid, struct lien_p
 	const struct lien_plan_process *part = lien_plan_part(&agent->plan, pid);
 	unsigned i;
 
-	range->low = agent->adopting ? 0 : UINT64_MAX;
-	range->high = agent->adopting ? UINT64_MAX : 0;
+	range->low = agent->adoption.count ? 0 : UINT64_MAX;
+	range->high = agent->adoption.count ? UINT64_MAX : 0;
 	for (i = 0; part && i < part->items_count; i++) {
 		if (part->items[i].object) { /* reached by the object's mappings, too */
 			range->low = 0;

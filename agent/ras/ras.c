@@ -50,6 +50,13 @@ void lien_ras_answer_clear(struct lien_ras_answer *answer)
 	memset(answer, 0, sizeof(*answer));
 }
 
+void lien_ras_report_free(struct lien_ras_report *report)
+{
+	if (report)
+		free(report->row);
+	free(report);
+}
+
 int32_t lien_ras_number(const char *text)
 {
 	char *end;

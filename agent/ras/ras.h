@@ -95,4 +95,18 @@ int lien_ras_match(const void *structure, size_t size, const struct lien_ras_row
  * address of the process, the row's index or -1; those entries become -1. */
 void lien_ras_match_once(int *from, unsigned addresses);
 
+/* What is known of a process, for the views. */
+struct lien_ras_report {
+	uint64_t t_asked;		/* CLOCK_MONOTONIC ns */
+	char problem[LIEN_RAS_PROBLEM]; /* why there is no answer; "": there is one */
+	char version[LIEN_RAS_VERSION]; /* NCCL's; "": not reported */
+	unsigned job;			/* number of communicators of its job */
+	bool whole;			/* none of this process's can be missing below */
+	/* its communicators; .address is their address in the process */
+	struct lien_ras_row *row;
+	unsigned rows;
+};
+
+void lien_ras_report_free(struct lien_ras_report *report);
+
 #endif

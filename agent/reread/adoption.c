@@ -31,28 +31,12 @@ static bool is_untyped(const struct lien_allocation *allocation)
 	       allocation->prop.location_type == CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
-static int by_pid(const void *a, const void *b)
-{
-	const struct lien_adoption_process *x = a, *y = b;
-
-	return (x->pid > y->pid) - (x->pid < y->pid);
-}
-
-static int by_address(const void *a, const void *b)
-{
-	const struct lien_wire_adopt *x = a, *y = b;
-
-	return (x->va > y->va) - (x->va < y->va);
-}
-
 struct lien_adoption_process *lien_adoption_process(
 	const struct lien_adoption *adoption, uint32_t pid)
 {
-	const struct lien_adoption_process key = {.pid = pid};
-
-	return adoption->count
-		       ? bsearch(&key, adoption->processes, adoption->count, sizeof(key), by_pid)
-		       : NULL;
+	return adoption->count ? bsearch(&pid, adoption->processes, adoption->count,
+					 sizeof(*adoption->processes), lien_pid_cmp)
+			       : NULL;
 }
 
 /* Returns what a process is asked about an address; NULL: nothing. */
@@ -60,11 +44,10 @@ static const struct lien_wire_adopt *entry_of(
 	const struct lien_adoption *adoption, uint32_t pid, uint64_t va)
 {
 	const struct lien_adoption_process *part = lien_adoption_process(adoption, pid);
-	const struct lien_wire_adopt key = {.va = va};
 
-	return part && part->count
-		       ? bsearch(&key, part->entries, part->count, sizeof(key), by_address)
-		       : NULL;
+	return part && part->count ? bsearch(&va, part->entries, part->count,
+					     sizeof(*part->entries), lien_u64_cmp)
+				   : NULL;
 }
 
 /* Has the process memory from before the agent, made or imported? */
@@ -96,43 +79,72 @@ static bool open_question(struct lien_process *process)
 	return false;
 }
 
-unsigned lien_adoption_pids(
-	struct lien_graph *graph, const uint32_t *pids, unsigned count, uint32_t *all)
+int lien_adoption_begin(struct lien_graph *graph, const uint32_t *pids, unsigned count,
+	struct lien_adoption *adoption)
 {
+	struct lien_adoption_process *part;
 	struct lien_process *process;
-	uint32_t *sorted = lien_pids_sorted(pids, count);
-	unsigned n = 0;
-	bool any = !sorted; /* out of memory for the check: assume that there is something to ask */
+	bool any = false;
 
+	memset(adoption, 0, sizeof(*adoption));
+	adoption->processes =
+		calloc(lien_graph_stats(graph)->processes + 1, sizeof(*adoption->processes));
+	if (!adoption->processes)
+		return -ENOMEM;
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
 		if (!process->cuda || process->ended || !concerned(process) ||
 			process->presence != LIEN_CONTROL_READY)
 			continue;
-		all[n++] = process->pid;
-		any = any || lien_pids_find(sorted, count, process->pid) || open_question(process);
+		part = &adoption->processes[adoption->count++];
+		part->pid = process->pid;
+		part->uid = process->uid;
+		part->start = process->start;
+		part->read = count && lien_pids_find(pids, count, process->pid);
+		any = any || part->read || open_question(process);
 	}
-	free(sorted);
-	return any ? n : 0;
+	if (!any)
+		adoption->count = 0;
+	return 0;
 }
 
-/* Returns a device that can read it, and also write it if any can. -1: none. */
-static int device_of(const struct lien_mapping *mapping, bool write)
+/* The mapping that stands for an allocation in a process, to be marked or read. */
+struct standing {
+	const struct lien_mapping *mapping;
+	int device;  /* can read it, and also write it if any can; -1: none */
+	bool writes; /* it can */
+};
+
+static struct standing reached_by(const struct lien_mapping *mapping)
 {
 	const struct lien_access_set *set = lien_mapping_access(mapping);
+	struct standing standing = {mapping, -1, false};
 	const struct lien_access *access;
-	int device = -1;
 	unsigned i;
 
-	for (i = 0; set && i < set->count; i++) {
+	for (i = 0; set && i < set->count && !standing.writes; i++) {
 		access = &set->access[i];
 		if (access->location_type != CU_MEM_LOCATION_TYPE_DEVICE || !access->flags)
 			continue;
-		if (access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-			return access->location_id;
-		if (!write)
-			device = access->location_id;
+		standing.device = access->location_id;
+		standing.writes = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 	}
-	return device;
+	return standing;
+}
+
+/* The one with the best access; the lowest of these. */
+static struct standing standing_for(const struct lien_holding *holding)
+{
+	struct standing best = reached_by(LIST_FIRST(&holding->mappings)), other;
+	const struct lien_mapping *mapping;
+	int better;
+
+	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
+		other = reached_by(mapping);
+		better = (other.device >= 0) + other.writes - (best.device >= 0) - best.writes;
+		if (better > 0 || (!better && mapping->va < best.mapping->va))
+			best = other;
+	}
+	return best;
 }
 
 /* Other processes may have imported it before it was watched. */
@@ -149,15 +161,15 @@ static bool on_card(const struct lien_mapping *mapping, const struct lien_proces
 
 /* Returns what to ask about it in a process; 0: nothing. */
 static uint32_t questions(const struct lien_allocation *allocation,
-	const struct lien_process *process, const struct lien_mapping *mapping)
+	const struct lien_process *process, const struct standing *standing)
 {
 	uint32_t flags = 0;
 	bool marks;
 
-	if (lien_allocation_by_address(allocation) || mapping->parked ||
+	if (lien_allocation_by_address(allocation) || standing->mapping->parked ||
 		allocation->origin == LIEN_ORIGIN_MULTICAST)
 		return 0;
-	marks = device_of(mapping, true) >= 0 && !on_card(mapping, process);
+	marks = standing->writes && !on_card(standing->mapping, process);
 	if (lien_unknown_in(allocation, process)) {
 		if (marks && is_untyped(allocation))
 			return LIEN_WIRE_ADOPT_LOOK | LIEN_WIRE_ADOPT_OWN | LIEN_WIRE_ADOPT_COUNT;
@@ -171,20 +183,19 @@ static uint32_t questions(const struct lien_allocation *allocation,
 }
 
 static int entry_add(
-	struct lien_adoption_process *process, const struct lien_mapping *mapping, uint32_t flags)
+	struct lien_adoption_process *process, const struct standing *standing, uint32_t flags)
 {
 	struct lien_wire_adopt *entry;
-	int device = device_of(mapping, false);
 
 	if (lien_array_grow(&process->entries, process->count, &process->room, sizeof(*entry)))
 		return -ENOMEM;
 	entry = &process->entries[process->count++];
 	memset(entry, 0, sizeof(*entry));
-	entry->va = mapping->va;
-	entry->steps = mapping->bytes / LIEN_WIRE_STEP;
-	entry->device = device;
-	entry->flags = device < 0 ? flags & LIEN_WIRE_ADOPT_COUNT : flags;
-	if (device_of(mapping, true) < 0)
+	entry->va = standing->mapping->va;
+	entry->steps = standing->mapping->bytes / LIEN_WIRE_STEP;
+	entry->device = standing->device;
+	entry->flags = standing->device < 0 ? flags & LIEN_WIRE_ADOPT_COUNT : flags;
+	if (!standing->writes)
 		entry->flags |= LIEN_WIRE_ADOPT_READ_ONLY;
 	if (flags & LIEN_WIRE_ADOPT_OWN &&
 		getrandom(entry->mark, sizeof(entry->mark), 0) != sizeof(entry->mark))
@@ -192,34 +203,11 @@ static int entry_add(
 	return 0;
 }
 
-/* Returns the possible access through it: 2 read and write, 1 read, 0 none. */
-static int reach(const struct lien_mapping *mapping)
-{
-	return (device_of(mapping, false) >= 0) + (device_of(mapping, true) >= 0);
-}
-
-/* Returns the mapping that stands for an allocation in a process: the one with the best access, to
- * be marked or read; the lowest of these. */
-static const struct lien_mapping *standing_for(const struct lien_holding *holding)
-{
-	const struct lien_mapping *mapping, *best = NULL;
-	int reaches, most = -1;
-
-	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
-		reaches = reach(mapping);
-		if (reaches < most || (reaches == most && mapping->va > best->va))
-			continue;
-		best = mapping;
-		most = reaches;
-	}
-	return best;
-}
-
 static int plan_process(struct lien_adoption *adoption, struct lien_adoption_process *part,
 	struct lien_process *process)
 {
 	const struct lien_allocation *allocation;
-	const struct lien_mapping *standing;
+	struct standing standing;
 	struct lien_mapping *mapping;
 	uint32_t flags;
 	bool marked_once;
@@ -230,11 +218,11 @@ static int plan_process(struct lien_adoption *adoption, struct lien_adoption_pro
 			continue; /* once per allocation, not for each mapping */
 		allocation = mapping->holding->allocation;
 		standing = standing_for(mapping->holding);
-		flags = questions(allocation, process, standing);
+		flags = questions(allocation, process, &standing);
 		marked_once = handed_out(allocation, process) && allocation->round;
 		if (!flags && !marked_once)
 			continue;
-		err = entry_add(part, standing, flags);
+		err = entry_add(part, &standing, flags);
 		if (err)
 			continue;
 		flags = part->entries[part->count - 1].flags;
@@ -245,7 +233,7 @@ static int plan_process(struct lien_adoption *adoption, struct lien_adoption_pro
 		adoption->looked += (flags & LIEN_WIRE_ADOPT_LOOK) != 0;
 	}
 	if (part->count)
-		qsort(part->entries, part->count, sizeof(part->entries[0]), by_address);
+		qsort(part->entries, part->count, sizeof(part->entries[0]), lien_u64_cmp);
 	return err;
 }
 
@@ -354,42 +342,25 @@ static void plan_untyped(struct lien_adoption *adoption, struct lien_graph *grap
 	adoption->unread |= imports > adoption->looked;
 }
 
-int lien_adoption_plan(struct lien_graph *graph, const uint32_t *pids, unsigned count,
-	const uint32_t *all, unsigned all_count, struct lien_adoption *adoption)
+int lien_adoption_plan(struct lien_graph *graph, struct lien_adoption *adoption)
 {
+	const unsigned count = adoption->count;
 	struct lien_adoption_process *part;
 	struct lien_process *process;
-	uint32_t *sorted;
 	unsigned i;
 	int err = 0;
 
-	memset(adoption, 0, sizeof(*adoption));
-	sorted = lien_pids_sorted(pids, count);
-	adoption->processes = calloc(all_count + 1, sizeof(*adoption->processes));
-	if (!adoption->processes || !sorted) {
-		free(sorted);
-		lien_adoption_clear(adoption);
-		return -ENOMEM;
-	}
-	for (i = 0; i < all_count && !err; i++) {
-		process = lien_graph_process(graph, all[i]);
+	for (i = adoption->count = 0; i < count && !err; i++) {
+		part = &adoption->processes[i];
+		process = lien_graph_living(graph, part->pid, part->start);
 		if (!process)
 			continue;
-		part = &adoption->processes[adoption->count++];
-		part->pid = process->pid;
-		part->uid = process->uid;
-		part->start = process->start;
-		part->read = lien_pids_find(sorted, count, process->pid);
-		err = plan_process(adoption, part, process);
+		adoption->processes[adoption->count] = *part;
+		err = plan_process(adoption, &adoption->processes[adoption->count++], process);
 	}
-	free(sorted);
-	if (adoption->count)
-		qsort(adoption->processes, adoption->count, sizeof(adoption->processes[0]), by_pid);
 	look_for_outsiders(adoption, graph);
 	adoption->marks = (adoption->marked || adoption->untyped) && !adoption->outsider;
 	plan_untyped(adoption, graph);
-	if (err)
-		lien_adoption_clear(adoption);
 	return err;
 }
 

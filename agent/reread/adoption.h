@@ -21,14 +21,12 @@
 
 #include <lien/wire.h>
 #include "agent/graph/graph.h"
-#include "agent/reread/emit.h"
 
 struct lien_adoption_process {
 	uint32_t pid, uid; /* only processes of the same user get its marks */
 	uint64_t start;
 	bool read;	 /* the graph has all its mappings: it is being adopted */
 	uint32_t doubts; /* set by the caller: LIEN_INCOMPLETE_* that remain */
-	bool awaits;	 /* set by the caller: a descriptor is on its way to it */
 	unsigned count, room;
 	struct lien_wire_adopt *entries; /* with room for the answers; sorted by address */
 	/* The first bytes of what its open descriptors export. */
@@ -37,16 +35,16 @@ struct lien_adoption_process {
 };
 
 struct lien_adoption {
-	struct lien_adoption_process *processes;
+	struct lien_adoption_process *processes; /* that must be at rest; sorted by pid */
 	unsigned count;
 	bool marks;	   /* owners are searched for */
 	uint32_t outsider; /* a process that cannot be asked prevents that; 0: none */
 	unsigned untyped;  /* may be imports, and get a mark all the same */
-	/* Untyped memory may be some that was not compared: any, or one of at most so many bytes.
-	 */
+	/* Untyped memory may be some that was not compared: any (also set by the caller, when a
+	 * descriptor is on its way to one of the processes), or one of at most so many bytes. */
 	bool unread;
 	uint64_t unmarked;
-	/* The result: lien_adoption_emit(). */
+	/* The result: lien_adoption_emit() (emit.h). */
 	unsigned counted, marked, looked, matched;
 	unsigned made;	   /* untyped, and its process's own */
 	unsigned open;	   /* descriptors that are exports */
@@ -54,19 +52,14 @@ struct lien_adoption {
 };
 
 /*
- * Finds the processes that must be at rest: all that have such memory, made or imported. Fills
- * `all`, which has room for every process, and returns the count; 0: there is nothing to find out.
- * `pids`: the processes that have been read.
+ * Lists the processes that must be at rest: all that have such memory, made or imported; none:
+ * there is nothing to find out. `pids`: those that have been read, in ascending order. Then, at
+ * rest, lien_adoption_plan() plans what to ask them. Both return 0, -ENOMEM or -EIO, and
+ * lien_adoption_clear() frees what they made in every case.
  */
-unsigned lien_adoption_pids(
-	struct lien_graph *graph, const uint32_t *pids, unsigned count, uint32_t *all);
-
-/*
- * At rest: plans what to ask these processes. Returns 0, and lien_adoption_clear() frees the plan;
- * -ENOMEM, -EIO.
- */
-int lien_adoption_plan(struct lien_graph *graph, const uint32_t *pids, unsigned count,
-	const uint32_t *all, unsigned all_count, struct lien_adoption *adoption);
+int lien_adoption_begin(struct lien_graph *graph, const uint32_t *pids, unsigned count,
+	struct lien_adoption *adoption);
+int lien_adoption_plan(struct lien_graph *graph, struct lien_adoption *adoption);
 void lien_adoption_clear(struct lien_adoption *adoption);
 
 /* Did this process import it from an unknown owner, as far as is known? */
@@ -79,9 +72,5 @@ struct lien_adoption_process *lien_adoption_process(
 /* Adds an answer without an entry: an open descriptor's. 0 or -ENOMEM. */
 int lien_adoption_open(
 	struct lien_adoption_process *process, const uint8_t bytes[LIEN_WIRE_MARK_BYTES]);
-
-/* Emits the answers as events. A process that has been read is no longer LIEN_INCOMPLETE_LATE. */
-void lien_adoption_emit(
-	struct lien_adoption *adoption, struct lien_graph *graph, struct lien_emitter *emitter);
 
 #endif

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Made-up events for the graph: calls that must have been made, because the driver says so. They
- * carry LIEN_EVENT_FOUND, and times that continue from .now_ns. Plain C like the graph.
+ * Makes up events for the graph: calls that must have been made, because a reading of a process
+ * (reread.h) or an adoption (adoption.h) says so. They carry LIEN_EVENT_FOUND, and times that
+ * continue from .now_ns. Plain C like the graph.
  */
 #ifndef LIEN_EMIT_H
 #define LIEN_EMIT_H
 
-#include "agent/graph/graph.h"
+#include "agent/reread/adoption.h"
+#include "agent/reread/reread.h"
 
 typedef void lien_emit_fn(void *context, struct lien_event *event);
 
@@ -16,23 +18,20 @@ struct lien_emitter {
 	void *context;
 };
 
-/* Returns an event without a body. */
-struct lien_event lien_emit_event(
-	struct lien_emitter *emitter, const struct lien_process *process, unsigned type);
-/* `size` as from LIEN_EVENT_SIZE(). */
-void lien_emit(struct lien_emitter *emitter, struct lien_event *event, size_t size);
-/* Emits a release, with its announcement first. */
-void lien_emit_given_back(struct lien_emitter *emitter, struct lien_event *event, size_t size);
-/* Releases every reference to it; the handle may be gone afterwards. */
-void lien_emit_release_all(struct lien_emitter *emitter, struct lien_handle *handle);
-void lien_emit_unmap(struct lien_emitter *emitter, const struct lien_process *process, uint64_t va,
-	uint64_t bytes);
-void lien_emit_create(struct lien_emitter *emitter, const struct lien_process *process,
-	uint64_t handle, uint64_t bytes, const struct lien_prop *prop);
-/* `share`: of the export; 0: of unknown owner. */
-void lien_emit_import(struct lien_emitter *emitter, const struct lien_process *process,
-	uint64_t handle, uint64_t share);
-void lien_emit_map(struct lien_emitter *emitter, const struct lien_process *process, uint64_t va,
-	uint64_t bytes, uint64_t handle);
+/*
+ * Brings the graph in line with the driver. Memory that is no longer mapped, and is not mapped
+ * elsewhere, is taken as released. An unknown allocation belongs to the process if it cannot have
+ * come from another one; else it is an import of unknown owner, and the process stays incomplete
+ * (LIEN_INCOMPLETE_SHARE) until an adoption finds out.
+ */
+void lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
+	struct lien_process *process, struct lien_emitter *emitter);
+/* Emits the devices of plain memory that the last pass found and the graph does not know. */
+void lien_reread_learn(const struct lien_reread *reread, struct lien_process *process,
+	struct lien_emitter *emitter);
+
+/* Emits an adoption's answers. A process that has been read is no longer LIEN_INCOMPLETE_LATE. */
+void lien_adoption_emit(
+	struct lien_adoption *adoption, struct lien_graph *graph, struct lien_emitter *emitter);
 
 #endif

@@ -17,40 +17,20 @@ void lien_reread_clear(struct lien_reread *reread)
 	free(reread->wanted.range);
 	free(reread->touched.range);
 	free(reread->found.found);
-	free(reread->plain.found);
 	free(reread->open.difference);
 	free(reread->certain.difference);
 	memset(reread, 0, sizeof(*reread));
 }
 
-static void add_range(struct lien_reread *reread, struct lien_ranges *ranges, uint64_t va,
-	uint64_t bytes, uint32_t kind)
-{
-	if (lien_array_grow(&ranges->range, ranges->count, &ranges->room, sizeof(*ranges->range)))
-		reread->no_memory = true;
-	else
-		ranges->range[ranges->count++] =
-			(struct lien_wire_range){.va = va, .bytes = bytes, .kind = kind};
-}
-
-static void add_found(
-	struct lien_reread *reread, struct lien_founds *founds, const struct lien_wire_found *found)
-{
-	if (lien_array_grow(&founds->found, founds->count, &founds->room, sizeof(*found)))
-		reread->no_memory = true;
-	else
-		founds->found[founds->count++] = *found;
-}
-
-static void add_difference(struct lien_reread *reread, struct lien_differences *differences,
-	const struct lien_difference *difference)
-{
-	if (lien_array_grow(&differences->difference, differences->count, &differences->room,
-		    sizeof(*difference)))
-		reread->no_memory = true;
-	else
-		differences->difference[differences->count++] = *difference;
-}
+/* Appends to a list of the reading. If memory is short, that is noted. */
+#define ADD(reread, list, member, value)                                                           \
+	do {                                                                                       \
+		if (lien_array_grow(&(list)->member, (list)->count, &(list)->room,                 \
+			    sizeof(*(list)->member)))                                              \
+			(reread)->no_memory = true;                                                \
+		else                                                                               \
+			(list)->member[(list)->count++] = (value);                                 \
+	} while (0)
 
 static int range_cmp(const void *a, const void *b)
 {
@@ -151,7 +131,9 @@ static const struct lien_wire_found *found_at(
 
 void lien_reread_want(struct lien_reread *reread, uint64_t va, uint64_t bytes, uint32_t kind)
 {
-	add_range(reread, &reread->wanted, va, bytes, kind);
+	const struct lien_wire_range range = {.va = va, .bytes = bytes, .kind = kind};
+
+	ADD(reread, &reread->wanted, range, range);
 }
 
 /*
@@ -180,49 +162,38 @@ void lien_reread_want_known(struct lien_reread *reread, struct lien_process *pro
 			lien_reread_want(reread, mapping->va, mapping->bytes, kind_of(mapping));
 }
 
-static bool is_touch(const struct lien_event *event, uint64_t *va, uint64_t *bytes)
-{
-	switch (event->type) {
-	case LIEN_CALL_CU_MEM_MAP:
-		*va = event->map.va;
-		*bytes = event->map.bytes;
-		return true;
-	case LIEN_CALL_CU_MEM_UNMAP:
-		*va = event->range.va;
-		*bytes = event->range.bytes;
-		return true;
-	case LIEN_CALL_CU_MEM_SET_ACCESS:
-		*va = event->access.va;
-		*bytes = event->access.bytes;
-		return true;
-	case LIEN_CALL_CU_MEM_ALLOC:
-		*va = event->alloc.va;
-		*bytes = event->alloc.bytes;
-		return true;
-	case LIEN_CALL_CU_MEM_FREE:
-		*va = event->range.va;
-		*bytes = 1;
-		return true;
-	}
-	return false;
-}
-
 void lien_reread_touched(struct lien_reread *reread, const struct lien_event *event)
 {
+	const uint64_t va = event->range.va; /* the bodies of all these calls begin with a range */
 	struct lien_ranges *touched = &reread->touched;
+	struct lien_wire_range range = {.va = va, .kind = LIEN_WIRE_AREA};
 	const struct lien_wire_range *last;
-	uint64_t va, bytes;
+	uint64_t bytes;
 	unsigned i;
 
-	if (!is_touch(event, &va, &bytes) || !bytes || va + bytes < va)
+	switch (event->type) {
+	case LIEN_CALL_CU_MEM_MAP:
+	case LIEN_CALL_CU_MEM_UNMAP:
+	case LIEN_CALL_CU_MEM_SET_ACCESS:
+	case LIEN_CALL_CU_MEM_ALLOC:
+		bytes = event->range.bytes;
+		break;
+	case LIEN_CALL_CU_MEM_FREE:
+		bytes = 1;
+		break;
+	default:
 		return;
+	}
+	if (!bytes || va + bytes < va)
+		return;
+	range.bytes = bytes;
 	/* A call has up to three records, and two calls make a buffer. */
 	for (i = 1; i <= touched->count && i <= 4; i++) {
 		last = &touched->range[touched->count - i];
 		if (va >= last->va && va + bytes <= last->va + last->bytes)
 			return;
 	}
-	add_range(reread, touched, va, bytes, LIEN_WIRE_AREA);
+	ADD(reread, touched, range, range);
 }
 
 void lien_reread_begin(struct lien_reread *reread, struct lien_process *process)
@@ -259,7 +230,7 @@ void lien_reread_found(
 			continue;
 		if (found[i].kind != LIEN_WIRE_AREA ||
 			found[i].prop_type == CU_MEM_ALLOCATION_TYPE_PINNED) {
-			add_found(reread, &reread->found, &found[i]);
+			ADD(reread, &reread->found, found, found[i]);
 			continue;
 		}
 		reread->objects = true;
@@ -309,9 +280,9 @@ static bool same_prop(const struct lien_allocation *allocation, const struct lie
 
 static bool same_handle(const struct lien_mapping *mapping, const struct lien_wire_found *found)
 {
-	struct lien_handle key = {.value = found->handle}, *handle;
+	const struct lien_handle *handle =
+		lien_handle_find(mapping->holding->process, found->handle);
 
-	handle = SPLAY_FIND(lien_handle_tree, &mapping->holding->process->handles, &key);
 	return handle && handle->holding == mapping->holding;
 }
 
@@ -322,8 +293,8 @@ static enum lien_difference_kind differs(
 	const struct lien_allocation *allocation = mapping->holding->allocation;
 
 	if (mapping->parked)
-		return found ? LIEN_DIFFERENCE_MISSING : 0;
-	if (!found || !found->bytes)
+		return found->bytes ? LIEN_DIFFERENCE_MISSING : 0;
+	if (!found->bytes)
 		return LIEN_DIFFERENCE_GONE;
 	if (allocation->origin == LIEN_ORIGIN_ALLOC) {
 		if (found->bytes < mapping->bytes) /* the driver may round up */
@@ -360,58 +331,51 @@ static int difference_same(const void *a, const void *b)
 }
 
 /*
- * Adds the difference to the certain ones if the previous pass showed the same and nothing happened
+ * Adds a difference to the certain ones if the previous pass showed the same and nothing happened
  * since; else to the open ones.
  */
 static void note(struct lien_reread *reread, const struct lien_differences *before,
-	const struct lien_difference *difference)
+	enum lien_difference_kind kind, uint64_t va, uint64_t bytes,
+	const struct lien_wire_found *found)
 {
-	if (ranges_touch(&reread->touched, difference->va, extent(difference)))
+	struct lien_difference difference;
+
+	memset(&difference, 0, sizeof(difference)); /* they are compared by their bytes */
+	difference.va = va;
+	difference.bytes = bytes;
+	difference.kind = kind;
+	difference.found = *found;
+	if (!kind || ranges_touch(&reread->touched, va, extent(&difference)))
 		return; /* asked about again */
-	add_difference(reread,
-		before->count && bsearch(difference, before->difference, before->count,
-					 sizeof(*difference), difference_same)
-			? &reread->certain
-			: &reread->open,
-		difference);
+	if (before->count && bsearch(&difference, before->difference, before->count,
+				     sizeof(difference), difference_same))
+		ADD(reread, &reread->certain, difference, difference);
+	else
+		ADD(reread, &reread->open, difference, difference);
 }
 
 static void compare(struct lien_reread *reread, struct lien_process *process,
 	const struct lien_differences *before)
 {
+	struct lien_wire_found none = {0};
 	const struct lien_wire_found *found;
-	struct lien_difference difference;
 	struct lien_mapping *mapping;
-	uint32_t kind;
 	unsigned i;
 
-	/* Differences are compared by their bytes. */
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
-		kind = kind_of(mapping);
-		if (!kind || !ranges_have(&reread->wanted, mapping->va, kind))
+		none.kind = kind_of(mapping);
+		if (!none.kind || !ranges_have(&reread->wanted, mapping->va, none.kind))
 			continue;
-		memset(&difference, 0, sizeof(difference));
-		found = found_at(&reread->found, mapping->va, kind);
-		difference.kind = differs(mapping, found);
-		difference.va = mapping->va;
-		difference.bytes = mapping->bytes;
-		difference.found.kind = kind;
-		if (found)
-			difference.found = *found;
-		if (difference.kind)
-			note(reread, before, &difference);
+		found = found_at(&reread->found, mapping->va, none.kind);
+		found = found ? found : &none;
+		note(reread, before, differs(mapping, found), mapping->va, mapping->bytes, found);
 	}
 	for (i = 0; i < reread->found.count; i++) {
 		found = &reread->found.found[i];
 		mapping = lien_process_mapping(process, found->va);
-		if (!found->bytes || (mapping && mapping->va == found->va))
-			continue;
-		memset(&difference, 0, sizeof(difference));
-		difference.kind = LIEN_DIFFERENCE_MISSING;
-		difference.va = found->va;
-		difference.bytes = found->bytes;
-		difference.found = *found;
-		note(reread, before, &difference);
+		if (found->bytes && !(mapping && mapping->va == found->va))
+			note(reread, before, LIEN_DIFFERENCE_MISSING, found->va, found->bytes,
+				found);
 	}
 }
 
@@ -445,18 +409,9 @@ static void want_again(struct lien_reread *reread)
 	reread->touched.count = 0;
 }
 
-static int difference_cmp(const void *a, const void *b)
-{
-	const struct lien_difference *x = a, *y = b;
-
-	return x->va < y->va ? -1 : x->va > y->va;
-}
-
 int lien_reread_end(struct lien_reread *reread, struct lien_process *process)
 {
 	struct lien_differences before = reread->open, *certain = &reread->certain;
-	const bool first = !reread->passes++;
-	unsigned i;
 
 	reread->open = (struct lien_differences){0};
 	sort_founds(&reread->found);
@@ -467,11 +422,8 @@ int lien_reread_end(struct lien_reread *reread, struct lien_process *process)
 			difference_same);
 	compare(reread, process, &before);
 	free(before.difference);
-	for (i = 0; first && i < reread->found.count; i++) {
-		reread->mappings++;
-		if (reread->found.found[i].kind == LIEN_WIRE_PLAIN)
-			add_found(reread, &reread->plain, &reread->found.found[i]);
-	}
+	if (!reread->passes++)
+		reread->mappings = reread->found.count;
 	want_again(reread);
 	if (reread->no_memory)
 		return -ENOMEM;
@@ -479,6 +431,6 @@ int lien_reread_end(struct lien_reread *reread, struct lien_process *process)
 		return 1;
 	if (certain->count)
 		qsort(certain->difference, certain->count, sizeof(certain->difference[0]),
-			difference_cmp);
+			lien_u64_cmp);
 	return 0;
 }

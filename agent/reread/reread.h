@@ -11,7 +11,6 @@
 #define LIEN_REREAD_H
 
 #include "agent/graph/graph.h"
-#include "agent/reread/emit.h"
 #include <lien/wire.h>
 
 enum lien_difference_kind {
@@ -25,8 +24,8 @@ enum lien_difference_kind {
 };
 
 struct lien_difference {
+	uint64_t va, bytes; /* according to the graph; for MISSING as found */
 	enum lien_difference_kind kind;
-	uint64_t va, bytes;	      /* according to the graph; for MISSING as found */
 	struct lien_wire_found found; /* .bytes 0: nothing was found */
 };
 
@@ -55,12 +54,11 @@ struct lien_reread {
 	unsigned mappings; /* and how many mappings and plain memory the first pass found. */
 	bool objects;	   /* It has mapped what cuMemCreate did not make (multicast objects), */
 	bool own_objects;  /* and some of that may be its own alone. */
-	/* For reread.c and reread_repair.c: */
+	struct lien_founds found; /* What the last pass found, */
+	unsigned passes;	  /* and how many have ended. */
+	/* For reread.c: */
 	bool no_memory;
-	unsigned passes;	    /* that have ended */
 	struct lien_ranges touched; /* since the previous pass ended */
-	struct lien_founds found;   /* by this pass */
-	struct lien_founds plain;   /* by the first pass */
 };
 
 void lien_reread_clear(struct lien_reread *reread);
@@ -77,17 +75,5 @@ void lien_reread_found(
 void lien_reread_touched(struct lien_reread *reread, const struct lien_event *event);
 /* Compares. 1: another pass is needed, 0: it was the last one; -ENOMEM: then or before. */
 int lien_reread_end(struct lien_reread *reread, struct lien_process *process);
-
-/*
- * Makes up the events that bring the graph in line with the driver. Memory that is no longer
- * mapped, and is not mapped elsewhere, is taken as released. An unknown allocation belongs to the
- * process if it cannot have come from another one; else it is an import of unknown owner, and the
- * process stays incomplete (LIEN_INCOMPLETE_SHARE) until adoption.h finds out.
- */
-void lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
-	struct lien_process *process, struct lien_emitter *emitter);
-/* Emits the devices of plain memory that the graph does not know. */
-void lien_reread_learn(const struct lien_reread *reread, struct lien_process *process,
-	struct lien_emitter *emitter);
 
 #endif

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Adoption, from the moment at which all processes are at rest. */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "agent/graph/array.h"
 #include "agent/transaction/transaction_internal.h"
 
 #define CHUNK                                                                                      \
@@ -17,13 +14,15 @@ static struct lien_adoption_process *part_of(const struct lien_transaction *t, u
 	return lien_adoption_process(t->adoption, t->processes[index].pid);
 }
 
-/* MARKS sends a process the marks of all processes of its user, and the entries that it is to look
- * at or mark itself. Knowing another user's mark, a process could claim memory that it does not
- * have, and the bytes below a mark are not its to read. A process that does have such memory still
- * finds the mark there. */
-static bool is_told(const struct lien_adoption_process *own,
+/* COUNT sends a process its own entries. MARKS sends it the marks of all processes of its user, and
+ * the entries that it is to look at or mark itself. Knowing another user's mark, a process could
+ * claim memory that it does not have, and the bytes below a mark are not its to read. A process
+ * that does have such memory still finds the mark there. */
+static bool is_told(const struct lien_transaction *t, const struct lien_adoption_process *own,
 	const struct lien_adoption_process *part, const struct lien_wire_adopt *entry)
 {
+	if (t->phase == LIEN_PHASE_ADOPT_COUNT)
+		return part == own;
 	return part->uid == own->uid &&
 	       (entry->flags & LIEN_WIRE_ADOPT_OWN ||
 		       (part == own && entry->flags & LIEN_WIRE_ADOPT_LOOK));
@@ -38,18 +37,18 @@ static const struct lien_wire_adopt *next_told(struct lien_transaction *t, unsig
 	for (; participant->part < t->adoption->count; participant->part++) {
 		part = &t->adoption->processes[participant->part];
 		for (; participant->asked < part->count; participant->asked++)
-			if (is_told(own, part, &part->entries[participant->asked]))
+			if (is_told(t, own, part, &part->entries[participant->asked]))
 				return &part->entries[participant->asked];
 		participant->asked = 0;
 	}
 	return NULL;
 }
 
-static void send_table(struct lien_transaction *t, unsigned index)
+static void send_entries(struct lien_transaction *t, unsigned index)
 {
 	const struct lien_adoption_process *own = part_of(t, index);
 	struct participant *participant = &t->participants[index];
-	bool first = !participant->part && !participant->asked;
+	uint32_t flags = participant->part || participant->asked ? 0 : LIEN_WIRE_FIRST;
 	struct lien_wire_adopt table[CHUNK];
 	const struct lien_wire_adopt *next;
 	unsigned n = 0;
@@ -62,23 +61,9 @@ static void send_table(struct lien_transaction *t, unsigned index)
 		participant->asked++;
 	}
 	participant->finished = !next;
-	lien_transaction_order(t, index, LIEN_PHASE_MARKS,
-		(first ? LIEN_WIRE_FIRST : 0) | (next ? 0 : LIEN_WIRE_LAST), table,
+	flags |= next ? 0 : LIEN_WIRE_LAST;
+	lien_transaction_order(t, index, t->phase, t->phase == LIEN_PHASE_MARKS ? flags : 0, table,
 		n * sizeof(table[0]));
-}
-
-static void send_questions(struct lien_transaction *t, unsigned index)
-{
-	struct participant *participant = &t->participants[index];
-	const struct lien_adoption_process *part = part_of(t, index);
-	unsigned first = participant->asked, n = part->count - first;
-
-	if (n > CHUNK)
-		n = CHUNK;
-	participant->asked += n;
-	participant->finished = participant->asked == part->count;
-	lien_transaction_order(t, index, LIEN_PHASE_ADOPT_COUNT, 0, part->entries + first,
-		n * sizeof(part->entries[0]));
 }
 
 /* Is there anything to ask the process in the current phase? */
@@ -94,16 +79,10 @@ static bool is_asked(struct lien_transaction *t, unsigned index)
 	return !participant->finished;
 }
 
-static void count_order(struct lien_transaction *t, unsigned index)
+static void entries_order(struct lien_transaction *t, unsigned index)
 {
 	if (is_asked(t, index))
-		send_questions(t, index);
-}
-
-static void marks_order(struct lien_transaction *t, unsigned index)
-{
-	if (is_asked(t, index))
-		send_table(t, index);
+		send_entries(t, index);
 }
 
 static void mark_order(struct lien_transaction *t, unsigned index)
@@ -123,13 +102,6 @@ static bool count_enter(struct lien_transaction *t)
 	return !err;
 }
 
-static int by_address(const void *a, const void *b)
-{
-	const struct lien_wire_adopt *x = a, *y = b;
-
-	return (x->va > y->va) - (x->va < y->va);
-}
-
 static int take_answers(struct lien_transaction *t, unsigned index, enum lien_phase phase,
 	const struct lien_wire_adopt *answers, unsigned count)
 {
@@ -146,7 +118,7 @@ static int take_answers(struct lien_transaction *t, unsigned index, enum lien_ph
 			continue;
 		}
 		entry = part->count ? bsearch(&answers[i], part->entries, part->count,
-					      sizeof(*entry), by_address)
+					      sizeof(*entry), lien_u64_cmp)
 				    : NULL;
 		if (!entry)
 			return -EPROTO;
@@ -173,33 +145,20 @@ static void take_part(struct lien_transaction *t, unsigned index, const struct r
 			"process %u answered what it was not asked", t->processes[index].pid);
 }
 
-/* Is there more to send after this answer? */
-static bool wants_more(
-	const struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
-{
-	return !t->participants[index].finished && !t->stopping && !reply->result;
-}
-
-static void count_reply(
+static void entries_reply(
 	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
-	if (wants_more(t, index, reply)) {
-		send_questions(t, index);
+	const struct participant *participant = &t->participants[index];
+
+	if (!participant->finished && !t->stopping && !reply->result) {
+		send_entries(t, index);
 		return;
 	}
-	if (!t->stopping && t->participants[index].answered != part_of(t, index)->count)
+	if (t->phase == LIEN_PHASE_ADOPT_COUNT && !t->stopping &&
+		participant->answered != part_of(t, index)->count)
 		lien_transaction_fail(t, -EPROTO, t->processes[index].pid,
 			"process %u did not answer for all of its memory", t->processes[index].pid);
 	lien_phase_finished(t, index);
-}
-
-static void marks_reply(
-	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
-{
-	if (wants_more(t, index, reply))
-		send_table(t, index);
-	else
-		lien_phase_finished(t, index);
 }
 
 /* Everything is as it was, and whatever could be found out is known. */
@@ -232,9 +191,9 @@ const struct phase lien_phase_adopt_count = {
 	.limit_ms_per_item = 10,
 	.held = true,
 	.enter = count_enter,
-	.order = count_order,
+	.order = entries_order,
 	.part = take_part,
-	.reply = count_reply,
+	.reply = entries_reply,
 	.next = counted,
 };
 
@@ -245,8 +204,8 @@ const struct phase lien_phase_marks = {
 	.limit_ms = 10000,
 	.limit_ms_per_item = 1,
 	.held = true,
-	.order = marks_order,
-	.reply = marks_reply,
+	.order = entries_order,
+	.reply = entries_reply,
 	.stop = LIEN_PHASE_UNMARK,
 };
 

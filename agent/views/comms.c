@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "agent/graph/event_check.h"
+#include "agent/ras/ras.h"
 #include "agent/views/internal.h"
 
 static const char *call_name(unsigned call)
@@ -395,11 +396,9 @@ static bool has_unnamed(struct lien_process *process)
 	return false;
 }
 
-static json_t *view_late_process(
-	struct lien_process *process, const struct lien_view_ras *ras, uint64_t now_ns)
+static json_t *view_late_process(struct lien_process *process, uint64_t now_ns)
 {
-	const struct lien_ras_report *report =
-		ras && ras->of ? ras->of(ras->context, process) : NULL;
+	const struct lien_ras_report *report = process->ras;
 	const char *state = !report ? "not asked" : report->problem[0] ? "silent" : "answered";
 	json_t *unmatched = view_unmatched(report);
 	size_t lacking = json_array_size(unmatched);
@@ -417,21 +416,20 @@ static json_t *view_late_process(
 		"others", !report || !report->whole || (has_unnamed(process) && !lacking));
 }
 
-static json_t *view_late(struct lien_graph *graph, const struct lien_viewer *viewer,
-	const struct lien_view_ras *ras, uint64_t now_ns)
+static json_t *view_late(
+	struct lien_graph *graph, const struct lien_viewer *viewer, uint64_t now_ns)
 {
 	struct lien_process *process;
 	json_t *list = json_array();
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 		if (lien_viewer_sees(viewer, process) && lien_comms_may_lack(process))
-			json_array_append_new(list, view_late_process(process, ras, now_ns));
+			json_array_append_new(list, view_late_process(process, now_ns));
 	return list;
 }
 
 json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *viewer,
-	struct lien_counted *counted, size_t count, const struct lien_view_ras *ras,
-	uint64_t now_ns)
+	struct lien_counted *counted, size_t count, bool pending, uint64_t now_ns)
 {
 	struct lien_comm_entries entries = {.viewer = viewer, .counted = counted, .now_ns = now_ns};
 	const struct lien_comm_entry *entry, *end, *last;
@@ -453,7 +451,7 @@ json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *view
 	for (entry = entries.entry; entry < last; entry++)
 		json_array_append_new(comms, view_comm(&entries, entry));
 	view = json_pack("{s:o, s:o, s:o, s:b}", "groups", groups, "communicators", comms, "late",
-		view_late(graph, viewer, ras, now_ns), "pending", ras && ras->pending);
+		view_late(graph, viewer, now_ns), "pending", pending);
 out:
 	lien_comms_free(&entries);
 	return view;

@@ -140,7 +140,7 @@ static json_t *comms(const struct view *view)
 {
 	const struct lien_view_source *source = view->source;
 
-	return lien_view_comms(source->graph, source->viewer, NULL, 0, NULL, source->now_ns);
+	return lien_view_comms(source->graph, source->viewer, NULL, 0, false, source->now_ns);
 }
 
 static json_t *holders(const struct view *view)

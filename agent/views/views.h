@@ -12,7 +12,6 @@
 #include "agent/graph/devices.h"
 #include "agent/graph/graph.h"
 #include "agent/plan/plan.h"
-#include "agent/ras/report.h"
 #include "agent/transaction/transaction.h"
 #include "agent/graph/viewer.h"
 
@@ -72,11 +71,12 @@ static inline int lien_counted_cmp(const void *a, const void *b)
 	return (x->comm.comm > y->comm.comm) - (x->comm.comm < y->comm.comm);
 }
 
-/* Sorts `counted` as a side effect; NULL: nothing was counted. `ras` NULL: NCCL's RAS is not asked.
- * now_ns: CLOCK_MONOTONIC. */
+/* Sorts `counted` as a side effect; NULL: nothing was counted. `pending`: NCCL's RAS is being
+ * asked. now_ns: CLOCK_MONOTONIC. */
 json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *viewer,
-	struct lien_counted *counted, size_t count, const struct lien_view_ras *ras,
-	uint64_t now_ns);
+	struct lien_counted *counted, size_t count, bool pending, uint64_t now_ns);
+/* May the process have communicators whose making was not seen? */
+bool lien_comms_may_lack(const struct lien_process *process);
 /*
  * Also returns NULL when there is no such process or address: `error` then says which, else it is
  * "".

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Used by the control thread alone. */
-#include <stdlib.h>
 
 #include <lien/grow.h>
 #include "control/driver/thread.h"

@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <lien/grow.h>
 #include "control/memory/items.h"

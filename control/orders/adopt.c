@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include <lien/clock.h>
+#include <lien/grow.h>
 
 #include "control/orders/control.h"
 #include "control/memory/handles.h"
@@ -207,8 +208,7 @@ int lien_order_marks(struct lien_control *control)
 {
 	struct lien_marks *marks = &control->marks;
 	const struct lien_wire_adopt *adopt;
-	struct lien_wire_adopt *grown;
-	unsigned room = marks->room, count, i;
+	unsigned count, i;
 
 	adopt = lien_control_body(control, sizeof(*adopt), &count);
 	if (marks->written)
@@ -217,20 +217,12 @@ int lien_order_marks(struct lien_control *control)
 		marks->count = 0;
 	if (count > LIEN_WIRE_ITEMS_MAX - marks->count)
 		return lien_control_fail(control, -E2BIG, 0, "too many marks");
-	while (room < marks->count + count)
-		room = room ? 2 * room : 256;
-	if (room != marks->room) {
-		grown = realloc(marks->mark, room * sizeof(*grown));
-		if (!grown)
+	for (i = 0; i < count; i++) {
+		if (lien_array_grow(&marks->mark, marks->count, &marks->room, sizeof(*adopt)))
 			return lien_control_fail(control, -ENOMEM, 0, "out of memory");
-		marks->mark = grown;
-		marks->room = room;
+		marks->mark[marks->count] = adopt[i];
+		find_device(control, &marks->mark[marks->count++]);
 	}
-	if (count) /* there is no list before the first one */
-		memcpy(marks->mark + marks->count, adopt, count * sizeof(*adopt));
-	for (i = marks->count; i < marks->count + count; i++)
-		find_device(control, &marks->mark[i]);
-	marks->count += count;
 	if (control->flags & LIEN_WIRE_LAST && marks->count) {
 		qsort(marks->mark, marks->count, sizeof(marks->mark[0]), by_mark);
 		marks->written = 1; /* others may write theirs from now on */

@@ -205,10 +205,10 @@ void lien_ras_tick(struct lien_agent *agent)
 	(void)agent;
 }
 
-struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
+bool lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	(void)agent, (void)viewer;
-	return (struct lien_view_ras){0};
+	return false;
 }
 
 int lien_netns_start(struct lien_agent *agent)
@@ -550,9 +550,6 @@ static const struct lien_above above = {
 	.look = look,
 	.reply = {[LIEN_ASK_WALK] = lien_walks_reply, [LIEN_ASK_END] = lien_detach_reply},
 	.restore = lien_orders_restore,
-	.adopt_plan = lien_adopt_plan,
-	.adopt_answered = lien_adopt_answered,
-	.adopt_done = lien_attach_adopted,
 };
 static const struct lien_server_calls requests = {
 	lien_request, lien_together_ended, lien_request_done};

@@ -110,7 +110,7 @@ static void look_at_all(struct lien_graph *graph)
 	look(lien_view_mem(graph, NULL, LIEN_MEM_BY_KIND, 0, NULL));
 	look(lien_view_dead(graph, NULL));
 	look(lien_view_graph(graph, NULL));
-	look(lien_view_comms(graph, NULL, NULL, 0, NULL, 1));
+	look(lien_view_comms(graph, NULL, NULL, 0, false, 1));
 	look(lien_view_gpus(graph, NULL, &node, true));
 	look(lien_findings(&input));
 	for (by = LIEN_MEM_BY_OWNER; by <= LIEN_MEM_BY_CALLSITE; by++)

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Replaces agent/join in build/lien-without-join. */
-#include <errno.h>
-#include <stdio.h>
-
 #include "agent/join/join.h"
 
 #define WITHOUT "this agent was built without agent/join"
@@ -81,10 +78,10 @@ void lien_walk_end(struct lien_agent *agent, struct lien_process *process, const
 	(void)agent, (void)process, (void)error;
 }
 
-struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
+bool lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	(void)agent, (void)viewer;
-	return (struct lien_view_ras){0};
+	return false;
 }
 
 /* No such orders are sent. */
@@ -96,21 +93,4 @@ void lien_walks_reply(struct lien_agent *agent, uint32_t pid, const struct lien_
 void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply)
 {
 	(void)agent, (void)pid, (void)reply;
-}
-
-int lien_adopt_plan(void *agent, struct lien_adoption **out, char *why, size_t size)
-{
-	(void)agent, (void)out;
-	snprintf(why, size, "%s", WITHOUT);
-	return -ENOSYS;
-}
-
-void lien_adopt_answered(void *agent)
-{
-	(void)agent;
-}
-
-void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction_result *result)
-{
-	(void)agent, (void)result;
 }

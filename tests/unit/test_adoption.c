@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What is asked of processes that ran before the agent, and what the answers do to the graph. */
-#include "agent/reread/adoption.h"
+#include "agent/reread/emit.h"
 #include "agent/plan/plan.h"
 #include "canonical.h"
 
@@ -71,13 +71,11 @@ static struct lien_wire_adopt *entry_at(uint32_t pid, uint64_t va)
 
 static unsigned plan_adoption(const uint32_t *pids, unsigned count)
 {
-	uint32_t all[8];
-	unsigned n = lien_adoption_pids(graph, pids, count, all);
-
 	lien_adoption_clear(&adoption);
-	if (n)
-		assert_int_equal(lien_adoption_plan(graph, pids, count, all, n, &adoption), 0);
-	return n;
+	assert_int_equal(lien_adoption_begin(graph, pids, count, &adoption), 0);
+	if (adoption.count)
+		assert_int_equal(lien_adoption_plan(graph, &adoption), 0);
+	return adoption.count;
 }
 
 /* By which the graph knows what is mapped there. */
@@ -569,7 +567,7 @@ static void test_untyped_in_doubt(void **state)
 	for (unsigned i = 0; i < 6; i++) {
 		two_untyped();
 		if (i == 0)
-			lien_adoption_process(&adoption, IMPORTER)->awaits = true;
+			adoption.unread = true; /* a descriptor is on its way */
 		if (i == 1)
 			entry_at(OWNER, VA)->flags |= LIEN_WIRE_ADOPT_FABRIC;
 		if (i == 2) /* something that nobody's mark was found in */

@@ -5,7 +5,7 @@
  */
 
 #include "agent/plan/plan.h"
-#include "agent/reread/reread.h"
+#include "agent/reread/emit.h"
 #include "events.h"
 #include "tests/unit/seeds.h"
 
@@ -94,6 +94,19 @@ static void drop(struct lien_reread *reread)
 	free(reread);
 }
 
+static void tell_it(void *context, struct lien_event *event)
+{
+	(void)context;
+	apply(event);
+}
+
+static void learn(struct lien_reread *reread)
+{
+	struct lien_emitter emitter = {now, tell_it, NULL};
+
+	lien_reread_learn(reread, process(PID), &emitter);
+}
+
 /* Runs all passes; touched says at which slots something happens in each of them. */
 static struct lien_reread *read_all(const bool *touched)
 {
@@ -114,23 +127,11 @@ static struct lien_reread *read_all(const bool *touched)
 				lien_reread_touched(reread, &event);
 			}
 		more = lien_reread_end(reread, process(PID));
+		learn(reread);
 	}
 	assert_int_equal(more, 0);
 	assert_int_equal(reread->open.count, 0);
 	return reread;
-}
-
-static void tell_it(void *context, struct lien_event *event)
-{
-	(void)context;
-	apply(event);
-}
-
-static void learn(struct lien_reread *reread)
-{
-	struct lien_emitter emitter = {now, tell_it, NULL};
-
-	lien_reread_learn(reread, process(PID), &emitter);
 }
 
 static void repair(struct lien_reread *reread)
@@ -321,7 +322,6 @@ static void random_job(void)
 	start_job();
 	reread = read_all(NULL);
 	assert_reported(reread, none, none);
-	learn(reread);
 	drop(reread);
 	for (i = 0; i < PLAIN; i++)
 		if (truth.plain[i].bytes)
@@ -499,7 +499,6 @@ static void test_found_stays(void **state)
 	alloc(PID, plain_va(0), 512);
 	reread = read_all(NULL);
 	repair(reread);
-	learn(reread);
 	drop(reread);
 	allocation = allocation_at(PID, va_of(1));
 	assert_ptr_equal(allocation->owner, process(PID));

@@ -8,10 +8,9 @@
 
 #include <jansson.h>
 
-#include "agent/reread/adoption.h"
 #include "agent/plan/plan.h"
 #include "agent/transaction/transaction.h"
-#include "agent/reread/reread.h"
+#include "agent/reread/emit.h"
 #include "agent/targets/targets.h"
 #include "agent/views/views.h"
 
@@ -551,7 +550,7 @@ static void ask_graph(unsigned n)
 static void ask_comms(unsigned n)
 {
 	(void)n;
-	json_decref(lien_view_comms(graph, NULL, NULL, 0, NULL, now));
+	json_decref(lien_view_comms(graph, NULL, NULL, 0, false, now));
 }
 
 static void ask_holders(unsigned n)
@@ -610,8 +609,9 @@ static void ask_adoption(unsigned n)
 	(void)n;
 	for (each = lien_graph_first(graph); each; each = lien_graph_next(each))
 		pids[count++] = each->pid;
-	if (!lien_adoption_plan(graph, pids, count, pids, count, &adoption))
-		lien_adoption_clear(&adoption);
+	if (!lien_adoption_begin(graph, pids, count, &adoption))
+		lien_adoption_plan(graph, &adoption);
+	lien_adoption_clear(&adoption);
 	free(pids);
 }
 
@@ -645,8 +645,8 @@ static void ask_reread(unsigned n)
 		}
 		more = lien_reread_end(&reread, process(1));
 	}
-	lien_reread_repair(&reread, graph, process(1), &emitter);
 	lien_reread_learn(&reread, process(1), &emitter);
+	lien_reread_repair(&reread, graph, process(1), &emitter);
 	lien_reread_clear(&reread);
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include "agent/ras/ras.h"
 #include "see.h"
 
 #define REDUCES	   (LIEN_CALL_NCCL_ALL_REDUCE - LIEN_TRAFFIC_FIRST)
@@ -8,7 +9,7 @@
 
 static struct lien_counted counted[8];
 static size_t counts;
-static const struct lien_view_ras *ras; /* NULL but where a test sets it */
+static bool pending; /* false but where a test sets it */
 
 static struct lien_probe_traffic *count(uint32_t pid, uint64_t comm)
 {
@@ -20,13 +21,13 @@ static struct lien_probe_traffic *count(uint32_t pid, uint64_t comm)
 
 static json_t *see_comms(void)
 {
-	return see(lien_view_comms(graph, NULL, counted, counts, ras, 9000000));
+	return see(lien_view_comms(graph, NULL, counted, counts, pending, 9000000));
 }
 
 static int comms_setup(void **state)
 {
 	counts = 0;
-	ras = NULL;
+	pending = false;
 	return setup(state);
 }
 
@@ -97,7 +98,7 @@ static void test_not_counted(void **state)
 	(void)state;
 	started(1);
 	comm_init(1, 0x100, 0xaa, 0, 2);
-	see(lien_view_comms(graph, NULL, NULL, 0, NULL, 0));
+	see(lien_view_comms(graph, NULL, NULL, 0, false, 0));
 	assert_members(at("groups[0]"),
 		"group:s by:n nranks:i here:i made_by:s id:o parent:n behind:n sends:n receives:n");
 	assert_true(json_is_null(at("communicators[0].calls")));
@@ -254,12 +255,6 @@ static void test_no_handle(void **state)
 static struct lien_ras_row rows[2];
 static struct lien_ras_report said;
 
-static const struct lien_ras_report *said_of(void *context, const struct lien_process *of)
-{
-	(void)context;
-	return of->pid == 1 ? &said : NULL;
-}
-
 static void late(uint32_t pid)
 {
 	struct lien_event ev = EVENT(LIEN_CALL_NCCL_INIT_RANK, pid,
@@ -273,8 +268,6 @@ static void late(uint32_t pid)
 
 static void test_late(void **state)
 {
-	static const struct lien_view_ras asked = {.of = said_of, .pending = true};
-
 	(void)state;
 	late(1);
 	late(2);
@@ -288,7 +281,8 @@ static void test_late(void **state)
 		.whole = true,
 		.row = rows,
 		.rows = 2};
-	ras = &asked;
+	process(1)->ras = &said;
+	pending = true;
 	*count(1, 0x100) = (struct lien_probe_traffic){.calls = {[REDUCES] = 3}};
 	*count(2, 0x100) = (struct lien_probe_traffic){.calls = {[REDUCES] = 4}};
 	see_comms();
