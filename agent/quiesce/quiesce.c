@@ -389,7 +389,7 @@ static void allow_the_rest(struct rest *rest)
  * If it makes too many, another process is behind, by fewer. */
 static void allow_singly(struct rest *rest)
 {
-	struct lien_singly *singly = rest->resting->singly;
+	struct lien_singly *singly = &rest->resting->singly;
 	struct lien_probe_pair others = {.peer = LIEN_PROBE_OTHERS};
 	bool several = false;
 	unsigned i;

@@ -317,6 +317,8 @@ void lien_transaction_end(struct lien_transaction *t)
 			     !lien_transaction_chosen(t) && !t->result.error;
 	t->result.chosen = lien_transaction_chosen(t);
 	t->result.only_lost = t->result.lost && !t->failing;
+	t->result.passes = t->resting.passes;
+	t->result.guesses = t->resting.guesses;
 	t->result.processes = t->processes;
 	t->result.processes_count = n;
 	t->result.ns = now - t->t_start;
@@ -502,7 +504,7 @@ static void take_reply(struct lien_transaction *t, unsigned index, const struct 
 		row->part(t, index, reply);
 	if (last && row->reply)
 		row->reply(t, index, header);
-	else if (last)
+	else if (last && participant->phase == t->phase)
 		lien_phase_finished(t, index);
 }
 

@@ -116,13 +116,13 @@ enum lien_rest {
 	LIEN_REST_REACHED, /* no thread is in a call that may start work */
 };
 
-/* A job that is being brought to rest. */
 /* Looks in a row that let in threads of one process alone, call by call (lien_targets_guess()). */
 struct lien_singly {
 	uint32_t pid;  /* 0: none, or several were */
 	unsigned more; /* calls that the last look allowed it besides: twice as many each time */
 };
 
+/* A job that is being brought to rest. What a look leaves as it is lasts until the next one. */
 struct lien_resting {
 	const uint32_t *pids;
 	const bool *busy; /* for each process: one of its devices is, if they were asked: */
@@ -146,8 +146,8 @@ struct lien_resting {
 	unsigned passes;       /* threads that were let in; at_rest adds to it */
 	unsigned guesses;      /* how often threads were let in on suspicion; at_rest adds to it */
 	unsigned busy_guesses; /* those among them of threads of busy processes */
-	struct lien_singly *singly; /* at_rest keeps it up to date */
-	lien_pass_fn *pass;	    /* takes the threads that others wait for, with this: */
+	struct lien_singly singly; /* at_rest keeps it up to date */
+	lien_pass_fn *pass;	   /* takes the threads that others wait for, with this: */
 	void *to;
 	char *why;    /* buffer: unless at rest, who is waited for */
 	uint32_t who; /* the process that this names; 0: none */

@@ -53,7 +53,6 @@ static struct lien_agent agent;
 static struct lien_tracked tracked[RANKS];
 static const uint32_t pids[RANKS] = {1, 2};
 static struct lien_resting resting;
-static struct lien_singly singly;
 
 uint64_t lien_now_ns(void)
 {
@@ -426,7 +425,6 @@ static enum lien_rest look(void)
 	why[0] = '\0';
 	memset(k.let_in, 0, sizeof(k.let_in));
 	memset(k.others, 0, sizeof(k.others));
-	resting.singly = &singly;
 	resting.pids = k.reversed ? (const uint32_t[]){pids[1], pids[0]} : pids;
 	resting.busy = k.device;
 	resting.working = k.working;
@@ -441,7 +439,6 @@ static void begin(void)
 {
 	memset(&k, 0, sizeof(k));
 	memset(&resting, 0, sizeof(resting));
-	memset(&singly, 0, sizeof(singly));
 	agent.graph = graph;
 	for (unsigned i = 0; i < RANKS; i++) {
 		started(pids[i]);
