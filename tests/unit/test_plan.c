@@ -226,7 +226,7 @@ static void test_imports(void **state)
 
 static void test_pids(void **state)
 {
-	uint32_t pids[] = {1, 2, 3};
+	uint32_t pids[] = {1, 3, 2}; /* in any order */
 	struct lien_selection some = {.pids = pids, .pids_count = 1};
 
 	(void)state;
@@ -242,6 +242,8 @@ static void test_pids(void **state)
 	some.with_closure = false;
 	some.pids_count = 3;
 	assert_int_equal(make(&some), 0);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(plan.processes[i].pid, i + 1);
 	assert_int_equal(plan.bytes, 3 * PIECE);
 	/* An importer's own memory, not what it imported. */
 	pids[0] = 2;

@@ -46,7 +46,6 @@ static struct {
 	struct lien_probe_held_key unheld; /* no gate can hold it; .tid 0: there is none */
 	bool uncovered;			   /* the gates miss calls */
 	bool comes;    /* it waits for its own gate, to which it came after it was listed */
-	bool reversed; /* rank 1 is the first in the request; then .device[0] is its own */
 } k;
 
 static struct lien_agent agent;
@@ -425,7 +424,7 @@ static enum lien_rest look(void)
 	why[0] = '\0';
 	memset(k.let_in, 0, sizeof(k.let_in));
 	memset(k.others, 0, sizeof(k.others));
-	resting.pids = k.reversed ? (const uint32_t[]){pids[1], pids[0]} : pids;
+	resting.pids = pids;
 	resting.busy = k.device;
 	resting.working = k.working;
 	resting.count = RANKS;
@@ -652,25 +651,6 @@ static void test_captures_that_are_known(void **state)
 	process(pids[0])->captured = true; /* somebody may have to launch */
 	look();
 	assert_true(resting.launches);
-}
-
-/* A request names processes in any order. */
-static void test_in_any_order(void **state)
-{
-	for (unsigned i = 0; i < 2; i++) {
-		counted();
-		k.reversed = i;
-		k.broadcasts[0] = 3;
-		k.broadcasts[1] = 1;
-		k.held_ms[1] = 1;
-		k.device[i] = true; /* rank 0's, which waits */
-		assert_int_equal(look(), LIEN_REST_NEAR);
-		assert_int_equal(k.let_in[0], 0);
-		assert_int_equal(k.let_in[1], 1);
-		assert_int_equal(k.allowed[1], 2);
-		end(state);
-		assert_int_equal(setup(state), 0);
-	}
 }
 
 /* Its memory is away since an earlier offload. */
@@ -966,7 +946,6 @@ int main(void)
 		QUIESCE(test_cannot_be_held),
 		QUIESCE(test_why_it_never_rests),
 		QUIESCE(test_captures_that_are_known),
-		QUIESCE(test_in_any_order),
 		QUIESCE(test_nobody_is_let_in_to_what_is_away),
 		QUIESCE(test_others_are_away),
 		QUIESCE(test_others_are_held_for_this_offload),
