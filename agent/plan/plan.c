@@ -546,7 +546,7 @@ static int make(struct planner *planner)
 {
 	struct lien_plan *plan = planner->plan;
 	struct lien_allocation *allocation;
-	int err = lien_choice_make(&planner->choice, planner->graph, planner->selection);
+	int err = lien_choice_make(&planner->choice, planner->selection);
 
 	if (err)
 		return err;

@@ -14,16 +14,6 @@ static int name_cmp(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int open_cmp(const void *a, const void *b)
-{
-	const struct lien_chosen_open *x = a, *y = b;
-
-	if (x->allocation->id != y->allocation->id)
-		return x->allocation->id < y->allocation->id ? -1 : 1;
-	return (x->pid - 1u > y->pid - 1u) -
-	       (x->pid - 1u < y->pid - 1u); /* 0, nobody, comes last */
-}
-
 static void add_discards(struct lien_choice *choice)
 {
 	const struct lien_discard *discard = choice->selection->discard;
@@ -38,21 +28,6 @@ static void add_discards(struct lien_choice *choice)
 	qsort(choice->discarded_tags, choice->discarded_tags_count, sizeof(char *), name_cmp);
 }
 
-static void add_open(struct lien_choice *choice, struct lien_graph *graph)
-{
-	const struct lien_probe_open_file *file = choice->selection->open;
-	const struct lien_share *share;
-	unsigned i;
-
-	for (i = 0; i < choice->selection->open_count; i++) {
-		share = lien_share_find(graph, file[i].share);
-		if (share)
-			choice->open[choice->open_count++] =
-				(struct lien_chosen_open){share->allocation, file[i].pid};
-	}
-	qsort(choice->open, choice->open_count, sizeof(*choice->open), open_cmp);
-}
-
 /* Returns a copy, which is not NULL without an error. */
 static void *copy_of(const void *list, unsigned count, size_t size)
 {
@@ -63,8 +38,7 @@ static void *copy_of(const void *list, unsigned count, size_t size)
 	return copy;
 }
 
-int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
-	const struct lien_selection *selection)
+int lien_choice_make(struct lien_choice *choice, const struct lien_selection *selection)
 {
 	*choice = (struct lien_choice){.selection = selection,
 		.pids = lien_pids_sorted(selection->pids, selection->pids_count),
@@ -73,10 +47,9 @@ int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
 			selection->groups, selection->groups_count, sizeof(*choice->groups)),
 		.tags = calloc(selection->tags_count + 1, sizeof(char *)),
 		.discarded_owners = calloc(selection->discard_count + 1, sizeof(char *)),
-		.discarded_tags = calloc(selection->discard_count + 1, sizeof(char *)),
-		.open = calloc(selection->open_count + 1, sizeof(*choice->open))};
+		.discarded_tags = calloc(selection->discard_count + 1, sizeof(char *))};
 	if (!choice->pids || !choice->gpus || !choice->groups || !choice->tags ||
-		!choice->discarded_owners || !choice->discarded_tags || !choice->open) {
+		!choice->discarded_owners || !choice->discarded_tags) {
 		lien_choice_clear(choice);
 		return -ENOMEM;
 	}
@@ -86,7 +59,6 @@ int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
 		memcpy(choice->tags, selection->tags, selection->tags_count * sizeof(char *));
 	qsort(choice->tags, selection->tags_count, sizeof(char *), name_cmp);
 	add_discards(choice);
-	add_open(choice, graph);
 	return 0;
 }
 
@@ -98,7 +70,6 @@ void lien_choice_clear(struct lien_choice *choice)
 	free(choice->tags);
 	free(choice->discarded_owners);
 	free(choice->discarded_tags);
-	free(choice->open);
 }
 
 bool lien_choice_has_pid(const struct lien_choice *choice, uint32_t pid)
@@ -198,44 +169,35 @@ bool lien_choice_has(
 	return lien_choice_has_pid(choice, allocation->owner_pid);
 }
 
-static const char *open_in(uint32_t pid)
+static int share_cmp(const void *a, const void *b)
 {
-	return pid ? "an exported descriptor of it is still open, which keeps the old memory: "
-		     "close it once it is imported"
-		   : "an exported descriptor of it is on its way to another process (in a socket), "
-		     "and would keep the old memory";
+	const struct lien_probe_open_file *x = a, *y = b;
+
+	return (x->share > y->share) - (x->share < y->share);
 }
 
-const char *lien_choice_open(const struct lien_choice *choice,
-	const struct lien_allocation *allocation, uint32_t *holder)
+const char *lien_plan_open(const struct lien_allocation *allocation,
+	const struct lien_probe_open_file *open, unsigned count, uint32_t *holder)
 {
-	unsigned low = 0, high = choice->open_count, mid;
-
-	while (low < high) {
-		mid = low + (high - low) / 2;
-		if (choice->open[mid].allocation->id < allocation->id)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	if (low == choice->open_count || choice->open[low].allocation != allocation)
-		return NULL;
-	*holder = choice->open[low].pid;
-	return open_in(*holder);
-}
-
-const char *lien_plan_open(struct lien_graph *graph, const struct lien_allocation *allocation,
-	const struct lien_probe_open_file *open, unsigned count)
-{
+	const struct lien_probe_open_file *lowest = NULL;
 	const struct lien_share *share;
 	unsigned i;
 
-	for (i = 0; i < count; i++) {
-		share = lien_share_find(graph, open[i].share);
-		if (share && share->allocation == allocation)
-			return open_in(open[i].pid);
+	LIST_FOREACH (share, &allocation->shares, of_allocation) {
+		const struct lien_probe_open_file key = {.share = share->number};
+
+		i = lien_array_at_least(open, count, sizeof(key), &key, share_cmp);
+		for (; i < count && open[i].share == share->number; i++)
+			if (!lowest || open[i].pid - 1u < lowest->pid - 1u) /* 0 comes last */
+				lowest = &open[i];
 	}
-	return NULL;
+	if (!lowest)
+		return NULL;
+	*holder = lowest->pid;
+	return lowest->pid ? "an exported descriptor of it is still open, which keeps the old "
+			     "memory: close it once it is imported"
+			   : "an exported descriptor of it is on its way to another process (in a "
+			     "socket), and would keep the old memory";
 }
 
 /* --- names that have to exist ----------------------------------------------------------------- */
@@ -394,7 +356,7 @@ int lien_plan_restore(
 	struct lien_choice choice;
 	unsigned i;
 
-	if (lien_choice_make(&choice, graph, selection))
+	if (lien_choice_make(&choice, selection))
 		return -ENOMEM;
 	while (restorers.room < 2 * processes)
 		restorers.room *= 2;

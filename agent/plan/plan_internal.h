@@ -81,11 +81,6 @@ static inline void *lien_rows_find(struct lien_rows *rows, uint64_t hash,
 
 /* --- what is selected (plan_choice.c) --------------------------------------------------------- */
 
-struct lien_chosen_open {
-	const struct lien_allocation *allocation;
-	uint32_t pid;
-};
-
 /* A selection, prepared for one lookup per allocation. */
 struct lien_choice {
 	const struct lien_selection *selection;
@@ -94,14 +89,11 @@ struct lien_choice {
 	uint64_t *groups;
 	const char **tags;
 	const char **discarded_owners, **discarded_tags;
-	/* allocations with an export that is open somewhere */
-	struct lien_chosen_open *open;
-	unsigned owners_count, discarded_tags_count, open_count;
+	unsigned owners_count, discarded_tags_count;
 };
 
 /* Returns 0 or -ENOMEM; free it with lien_choice_clear(). */
-int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
-	const struct lien_selection *selection);
+int lien_choice_make(struct lien_choice *choice, const struct lien_selection *selection);
 void lien_choice_clear(struct lien_choice *choice);
 /* Does everything exist that the selection names? Nothing is ignored silently. 0; -ESRCH with the
  * reason in `error` and *blame; -ENOMEM. */
@@ -121,9 +113,6 @@ bool lien_choice_has(
 /* Returns the library whose memory it is, as far as the selection cares. */
 const char *lien_choice_library(
 	const struct lien_choice *choice, const struct lien_allocation *allocation);
-/* Returns NULL, or that an export of it is open; and in which process. */
-const char *lien_choice_open(const struct lien_choice *choice,
-	const struct lien_allocation *allocation, uint32_t *holder);
 
 /* --- a plan while it is made ------------------------------------------------------------------ */
 

@@ -507,7 +507,8 @@ const char *lien_movable_not_alone(
 	const struct lien_process *process;
 
 	if (!reason)
-		reason = lien_choice_open(&planner->choice, allocation, holder);
+		reason = lien_plan_open(allocation, planner->selection->open,
+			planner->selection->open_count, holder);
 	if (reason)
 		return reason;
 	process = may_have(planner, allocation);
@@ -615,7 +616,8 @@ static const char *object_unsure(
 {
 	const struct lien_process *process;
 
-	if (exports_unknown(object) || lien_choice_open(&planner->choice, object, holder))
+	if (exports_unknown(object) || lien_plan_open(object, planner->selection->open,
+					       planner->selection->open_count, holder))
 		return "bound to a multicast object that is exported, and may be imported yet";
 	process = object->owner ? may_import(planner, object) : NULL;
 	if (!process && object->owner)
