@@ -398,6 +398,7 @@ struct lien_process {
 	/* The call for which its memory came back by itself; set by the agent. */
 	const char *used_in;
 	void *agent;			      /* owned by the agent, not by the graph */
+	uint64_t mark;			      /* the planner's, while it makes a plan (agent/plan/) */
 	const struct lien_ordinals *ordinals; /* NULL: not known; set by the agent */
 	struct lien_handle_tree handles;
 	struct lien_mapping_tree mappings;

@@ -278,28 +278,15 @@ int lien_choice_check(struct lien_graph *graph, const struct lien_selection *sel
 /* --- the processes of a restore --------------------------------------------------------------- */
 
 struct restorers {
-	uint32_t *all; /* owned by the caller */
+	uint32_t *all; /* owned by the caller; their processes are marked */
 	unsigned count;
-	uint32_t *known; /* the pids in it: a hash set */
-	unsigned room;	 /* a power of 2 */
 };
 
-/* Returns false if it was already there. */
-static bool add(struct restorers *restorers, uint32_t pid)
+static void add(struct restorers *restorers, struct lien_process *process)
 {
-	unsigned at = pid * 0x9e3779b1u >> 4;
-
-	for (;; at++) {
-		uint32_t *place = &restorers->known[at & (restorers->room - 1)];
-
-		if (*place == pid)
-			return false;
-		if (*place)
-			continue;
-		*place = pid;
-		restorers->all[restorers->count++] = pid;
-		return true;
-	}
+	if (!process->mark)
+		restorers->all[restorers->count++] = process->pid;
+	process->mark = 1;
 }
 
 /* Adds the processes that hold the same offloaded memory as this one. */
@@ -315,7 +302,7 @@ static void add_partners(struct restorers *restorers, struct lien_process *proce
 			continue;
 		LIST_FOREACH (other, &holding->allocation->holdings, of_allocation)
 			if (other->mapped)
-				add(restorers, other->process->pid);
+				add(restorers, other->process);
 	}
 }
 
@@ -326,7 +313,7 @@ static void add_joined(struct lien_graph *graph, struct restorers *restorers)
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 		if (process->joined && process->parked)
-			add(restorers, process->pid);
+			add(restorers, process);
 }
 
 /* Does it hold something that is away, of the selected groups and tags? */
@@ -350,28 +337,22 @@ int lien_plan_restore(
 	struct lien_graph *graph, const struct lien_selection *selection, uint32_t *all)
 {
 	const unsigned pids_count = selection->pids_count;
-	uint64_t processes = lien_graph_stats(graph)->processes;
-	struct restorers restorers = {.all = all, .room = 64};
+	struct restorers restorers = {.all = all};
 	struct lien_process *process;
 	struct lien_choice choice;
 	unsigned i;
 
 	if (lien_choice_make(&choice, selection))
 		return -ENOMEM;
-	while (restorers.room < 2 * processes)
-		restorers.room *= 2;
-	restorers.known = calloc(restorers.room, sizeof(*restorers.known));
-	if (!restorers.known) {
-		lien_choice_clear(&choice);
-		return -ENOMEM;
-	}
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+		process->mark = 0;
 		if (process->held_items || (!pids_count && holds_chosen(&choice, process)))
-			add(&restorers, process->pid);
+			add(&restorers, process);
+	}
 	for (i = 0; i < pids_count; i++) {
 		process = lien_graph_process(graph, selection->pids[i]);
 		if (process && holds_chosen(&choice, process))
-			add(&restorers, process->pid);
+			add(&restorers, process);
 	}
 	for (i = 0; i < restorers.count; i++) {
 		process = lien_graph_process(graph, all[i]);
@@ -379,7 +360,6 @@ int lien_plan_restore(
 		if (process->joined)
 			add_joined(graph, &restorers);
 	}
-	free(restorers.known);
 	lien_choice_clear(&choice);
 	return restorers.count;
 }

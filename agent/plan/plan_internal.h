@@ -139,10 +139,10 @@ struct planner {
 	/* Processes that imported memory of owners that are not known; one of each user. */
 	struct stranger *strangers;
 	unsigned strangers_count;
-	/* Processes that may have imported in a call that was not seen, sorted by address. */
+	/* Processes that may have imported in a call that was not seen. */
 	const struct lien_process **unseen;
-	bool *unseen_holds; /* parallel to them: holds the current allocation */
 	unsigned unseen_count;
+	uint64_t mark;	      /* lien_process.mark of those that hold the current allocation */
 	unsigned bound_steps; /* that are left for bindings to multicast objects */
 	/* What lien_selection.free chooses from. */
 	struct lien_free_item *items;

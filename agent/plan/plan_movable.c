@@ -341,51 +341,21 @@ struct stranger {
 /* one that has only this, before the agent was there. */
 #define UNREAD LIEN_INCOMPLETE_LATE
 
-static int process_cmp(const void *a, const void *b)
-{
-	uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
-
-	return (x > y) - (x < y);
-}
-
 static int look_for_unseen(struct planner *planner)
 {
 	uint64_t room = lien_graph_stats(planner->graph)->processes + 1;
 	struct lien_process *process;
 
 	planner->unseen = calloc(room, sizeof(*planner->unseen));
-	planner->unseen_holds = calloc(room, sizeof(*planner->unseen_holds));
-	if (!planner->unseen || !planner->unseen_holds)
+	if (!planner->unseen)
 		return -ENOMEM;
 	for (process = lien_graph_first(planner->graph); process;
-		process = lien_graph_next(process))
+		process = lien_graph_next(process)) {
+		process->mark = 0;
 		if (process->cuda && process->incomplete & (UNSEEN | UNREAD))
 			planner->unseen[planner->unseen_count++] = process;
-	qsort(planner->unseen, planner->unseen_count, sizeof(*planner->unseen), process_cmp);
+	}
 	return 0;
-}
-
-/* Marks the process if it may have called unseen, and returns its index; -1: it may not. */
-static int mark_unseen(struct planner *planner, const struct lien_process *process, bool holds)
-{
-	const struct lien_process **found = bsearch(&process, planner->unseen,
-		planner->unseen_count, sizeof(*planner->unseen), process_cmp);
-
-	if (!found)
-		return -1;
-	planner->unseen_holds[found - planner->unseen] = holds;
-	return found - planner->unseen;
-}
-
-static void mark_holders(
-	struct planner *planner, const struct lien_allocation *allocation, bool holds)
-{
-	const struct lien_holding *holding;
-
-	mark_unseen(planner, allocation->owner, holds);
-	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
-		if (holding->mapped)
-			mark_unseen(planner, holding->process, holds);
 }
 
 /* Other users' processes could keep everybody's memory where it is, by changing their own code or
@@ -407,17 +377,21 @@ static const struct lien_process *may_import(
 	struct planner *planner, const struct lien_allocation *allocation)
 {
 	const uint32_t reasons = is_older(allocation) ? UNSEEN | UNREAD : UNSEEN;
+	const struct lien_holding *holding;
 	unsigned i;
 
 	if (!allocation->exports && !is_older(allocation))
 		return NULL;
-	mark_holders(planner, allocation, true);
+	allocation->owner->mark = ++planner->mark; /* of who has it */
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (holding->mapped)
+			holding->process->mark = planner->mark;
 	for (i = 0; i < planner->unseen_count; i++)
-		if (!planner->unseen_holds[i] && planner->unseen[i]->incomplete & reasons &&
+		if (planner->unseen[i]->mark != planner->mark &&
+			planner->unseen[i]->incomplete & reasons &&
 			may_get(planner->unseen[i], allocation->owner))
-			break;
-	mark_holders(planner, allocation, false);
-	return i < planner->unseen_count ? planner->unseen[i] : NULL;
+			return planner->unseen[i];
+	return NULL;
 }
 
 /* Returns the process that imported this allocation of unknown owner. NULL: there is none, or it
@@ -497,7 +471,6 @@ void lien_movable_end(struct planner *planner)
 {
 	free(planner->strangers);
 	free(planner->unseen);
-	free(planner->unseen_holds);
 }
 
 const char *lien_movable_not_alone(
