@@ -183,23 +183,13 @@ static uint32_t flags_of(const struct lien_holding *holding, bool discarded)
 
 static int items_grow(struct planner *planner, struct lien_plan_process *part, unsigned more)
 {
-	struct lien_wire_item *items;
-	unsigned room;
-
 	if (more > LIEN_WIRE_ITEMS_MAX - part->items_count)
 		return refuse(planner, -EBUSY, LIEN_CAUSE_TOO_MUCH, part->pid, 0,
 			"process %u has more than %u mappings to move: select less of it "
 			"(--owner)",
 			part->pid, LIEN_WIRE_ITEMS_MAX);
-	if (part->items_count + more <= part->items_room)
-		return 0;
-	room = 2 * part->items_room + more;
-	items = realloc(part->items, room * sizeof(*items));
-	if (!items)
-		return -ENOMEM;
-	part->items = items;
-	part->items_room = room;
-	return 0;
+	return lien_array_reserve(
+		&part->items, part->items_count + more, &part->items_room, sizeof(*part->items));
 }
 
 /* mapping NULL: one that the control library is to make. */

@@ -112,14 +112,13 @@ const char *lien_choice_library(
 static bool is_on_gpu(const struct lien_choice *choice, const struct lien_allocation *allocation)
 {
 	const struct lien_selection *selection = choice->selection;
-	const struct lien_ordinals *ordinals =
-		allocation->owner ? allocation->owner->ordinals : NULL;
 	const unsigned ordinal = allocation->prop.location_id;
+	const struct lien_uuid *gpu =
+		allocation->owner ? lien_ordinals_uuid(allocation->owner->ordinals, ordinal) : NULL;
 
 	if (ordinal < LIEN_ORDINALS_MAX && selection->ordinals >> ordinal & 1)
 		return true;
-	return ordinals && ordinal < ordinals->count &&
-	       lien_uuids_find(choice->gpus, selection->gpus_count, &ordinals->uuid[ordinal]);
+	return gpu && lien_uuids_find(choice->gpus, selection->gpus_count, gpu);
 }
 
 static bool is_of_group(const struct lien_choice *choice, const struct lien_allocation *allocation)

@@ -212,14 +212,11 @@ static struct lien_freed *row_of(struct planner *planner, struct gpu_key key)
 
 int lien_freeing_gpu(struct planner *planner, const struct lien_allocation *allocation)
 {
-	const struct lien_ordinals *ordinals =
-		allocation->owner ? allocation->owner->ordinals : NULL;
-	struct gpu_key key = {.ordinal = allocation->prop.location_id};
-	struct lien_freed *freed;
+	const struct gpu_key key = {.ordinal = allocation->prop.location_id,
+		.uuid = lien_ordinals_uuid(
+			allocation->owner->ordinals, allocation->prop.location_id)};
+	struct lien_freed *freed = row_of(planner, key);
 
-	if (ordinals && key.ordinal < ordinals->count)
-		key.uuid = &ordinals->uuid[key.ordinal];
-	freed = row_of(planner, key);
 	if (!freed)
 		return -ENOMEM;
 	if (!freed->pid) {

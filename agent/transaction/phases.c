@@ -98,20 +98,11 @@ struct lien_wire_item *lien_participant_find(const struct participant *participa
 int lien_participant_add(
 	struct participant *participant, const struct lien_wire_item *items, unsigned count)
 {
-	unsigned room = participant->room ? participant->room : 64;
-	struct lien_wire_item *grown;
-
 	if (count > LIEN_WIRE_ITEMS_MAX - participant->count)
 		return -E2BIG;
-	while (room < participant->count + count)
-		room *= 2;
-	if (room != participant->room) {
-		grown = realloc(participant->items, room * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		participant->items = grown;
-		participant->room = room;
-	}
+	if (lien_array_reserve(&participant->items, participant->count + count, &participant->room,
+		    sizeof(*items)))
+		return -ENOMEM;
 	if (count)
 		memcpy(participant->items + participant->count, items, count * sizeof(*items));
 	participant->count += count;

@@ -10,13 +10,9 @@
 
 const struct lien_uuid *lien_allocation_gpu(const struct lien_allocation *allocation)
 {
-	const struct lien_ordinals *ordinals =
-		allocation->owner ? allocation->owner->ordinals : NULL;
-	int ordinal = allocation->prop.location_id;
-
-	return ordinals && ordinal >= 0 && (unsigned)ordinal < ordinals->count
-		       ? &ordinals->uuid[ordinal]
-		       : NULL;
+	return allocation->owner ? lien_ordinals_uuid(allocation->owner->ordinals,
+					   allocation->prop.location_id)
+				 : NULL;
 }
 
 static int print_rank(char **text, const struct lien_comm *comm)
