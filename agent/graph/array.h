@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,15 @@ static inline int lien_u64_cmp(const void *a, const void *b)
 	const uint64_t *x = a, *y = b;
 
 	return (*x > *y) - (*x < *y);
+}
+
+static inline bool lien_u64_have(const uint64_t *list, unsigned count, uint64_t value)
+{
+	unsigned i;
+
+	for (i = 0; i < count && list[i] != value; i++)
+		;
+	return i < count;
 }
 
 #endif

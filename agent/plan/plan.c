@@ -342,21 +342,18 @@ static int check_owner(struct planner *planner, const struct lien_allocation *al
 static int may_free(
 	struct planner *planner, const struct lien_allocation *allocation, uint64_t team)
 {
-	int gpu = lien_freeing_gpu(planner, allocation), err;
+	int err = check_owner(planner, allocation);
 
-	if (gpu < 0)
-		return gpu;
-	err = check_owner(planner, allocation);
 	if (!err)
 		err = check_holders(planner, allocation);
 	if (!err)
-		return lien_freeing_add(planner, gpu, allocation, team, false);
+		return lien_freeing_add(planner, allocation, team, false);
 	if (!planner->held_bytes)
 		snprintf(planner->held, sizeof(planner->held), "%s", planner->error);
 	planner->held_bytes += allocation->bytes;
 	planner->plan->blame = (struct lien_blame){0};
 	planner->error[0] = '\0';
-	return team ? lien_freeing_add(planner, gpu, allocation, team, true) : 0;
+	return lien_freeing_add(planner, allocation, team, true);
 }
 
 static int consider(struct planner *planner, const struct lien_allocation *allocation)

@@ -177,11 +177,9 @@ const struct lien_mapping *lien_plan_whole(const struct lien_allocation *allocat
 
 /* --- so many bytes of a GPU (plan_free.c) ----------------------------------------------------- */
 
-/* Returns the row of the GPU that it could be moved from; -ENOMEM. */
-int lien_freeing_gpu(struct planner *planner, const struct lien_allocation *allocation);
 /* Adds what could be moved. `held`: a holder keeps it. -ENOMEM. */
-int lien_freeing_add(struct planner *planner, unsigned gpu,
-	const struct lien_allocation *allocation, uint64_t team, bool held);
+int lien_freeing_add(struct planner *planner, const struct lien_allocation *allocation,
+	uint64_t team, bool held);
 /* Sets .chosen of the items, and fills lien_plan.freed. Returns 0; -EBUSY with the reason in the
  * planner's error: a GPU has too little; -ENOMEM. */
 int lien_freeing_choose(struct planner *planner);

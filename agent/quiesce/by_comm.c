@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/quiesce/by_comm.h"
+#include "agent/quiesce/gate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/graph/array.h"
-#include "agent/quiesce/gate.h"
 
 /* Limits for one process, which may make any number of communicators. Beyond them its gate holds
  * all communicators. */
@@ -346,22 +345,12 @@ static void unite(struct list *list, unsigned a, unsigned b)
 	list->group[a].bytes += list->group[b].bytes;
 }
 
-static bool is_asked(const uint64_t *asked, unsigned count, uint64_t group)
-{
-	unsigned i;
-
-	for (i = 0; i < count && asked[i] != group; i++)
-		;
-	return !count || i < count;
-}
-
 /* Adds what the process lacks, of the groups that the restore is for. Returns false if there are
  * too many. */
 static bool add_memory(struct list *list, const struct lien_transaction_result *result,
 	struct lien_process *process)
 {
-	const unsigned count = result->groups_count;
-	const uint64_t *asked = result->groups;
+	const unsigned asked = result->groups_count;
 	struct lien_mapping *mapping;
 	uint64_t group;
 	int at;
@@ -370,7 +359,7 @@ static bool add_memory(struct list *list, const struct lien_transaction_result *
 		if (!mapping->parked)
 			continue;
 		group = lien_comm_group(lien_allocation_comm(mapping->holding->allocation));
-		if (!is_asked(asked, count, group))
+		if (asked && !lien_u64_have(result->groups, asked, group))
 			continue;
 		at = find(list, group);
 		if (at < 0)

@@ -165,8 +165,6 @@ void lien_gate_set(struct lien_agent *agent, bool all)
 		tracked = lien_gate_tracked(agent, agent->plan.processes[i].pid);
 		if (!tracked)
 			continue;
-		tracked->gate_was_shut =
-			lien_probes_gate_holds(agent->probes, tracked->pid, &tracked->gate_held);
 		tracked->gate_was_all = tracked->gate_all;
 		tracked->gate_all |= all;
 		tracked->gate_shared = shared;
@@ -504,7 +502,8 @@ bool lien_gate_others_wait(struct lien_agent *agent)
 	return process && process->uid != agent->transaction_of.uid;
 }
 
-void lien_gate_serve(struct lien_agent *agent)
+/* Looks for threads that wait for memory that is away, and acts as the offload's client asked. */
+static void serve(struct lien_agent *agent)
 {
 	struct lien_restore_how how = {.timeout_ms = RESTORE_MS};
 	struct lien_selection selection = {0};
@@ -591,7 +590,7 @@ void lien_gate_tick(struct lien_agent *agent)
 		return;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		tick_process(agent, process);
-	lien_gate_serve(agent);
+	serve(agent);
 }
 
 struct view {

@@ -90,7 +90,7 @@ struct lien_transaction {
 	uint64_t *part;	     /* what this one brings back; none: the last part, all that is left */
 	unsigned part_count; /* of it */
 	uint64_t *parted;    /* groups of this part and of those before */
-	unsigned parted_count;
+	unsigned parted_count, parted_room;
 	enum lien_transaction_kind kind;
 	const struct kind *rules;	   /* of that kind */
 	const struct phase *const *phases; /* by their numbers */

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "agent/link/link.h"
-#include "agent/quiesce/by_comm.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/quiesce.h"
 #include "loader/discover/status.h"
