@@ -421,17 +421,6 @@ static void add_owner(struct lien_idle *idle, const char *owner)
 		idle->owners[idle->owners_count++] = owner;
 }
 
-/* Would it stay where it is if it were selected? */
-static bool stays(struct planner *planner, const struct lien_allocation *allocation, bool alone)
-{
-	uint64_t team;
-	uint32_t holder;
-
-	return (alone ? lien_movable_not_alone(planner, allocation, &holder)
-		      : lien_movable_not(planner, allocation, &team, &holder)) ||
-	       lien_movable_unreachable(planner, allocation->owner);
-}
-
 static void count_idle(struct planner *planner, const struct lien_process *process,
 	struct lien_idle *idle, bool alone)
 {
@@ -450,7 +439,7 @@ static void count_idle(struct planner *planner, const struct lien_process *proce
 			continue;
 		idle->others += allocation->bytes;
 		add_owner(idle, lien_allocation_attributed(allocation, &inferred));
-		if (!stays(planner, allocation, alone))
+		if (!lien_movable_stays(planner, allocation, alone))
 			idle->movable += allocation->bytes;
 	}
 	if (!idle->offloaded)
@@ -473,7 +462,7 @@ static void count_unknown(
 			continue;
 		unknown->allocations++;
 		unknown->bytes += allocation->bytes;
-		if (stays(planner, allocation, false))
+		if (lien_movable_stays(planner, allocation, false))
 			continue;
 		unknown->movable += allocation->bytes;
 		planner->plan->nameless += allocation->bytes;

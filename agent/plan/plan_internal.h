@@ -142,7 +142,7 @@ struct planner {
 	/* Processes that may have imported in a call that was not seen. */
 	const struct lien_process **unseen;
 	unsigned unseen_count;
-	uint64_t mark;	      /* lien_process.mark of those that hold the current allocation */
+	uint64_t mark;	      /* lien_process.mark of those that the last question was about */
 	unsigned bound_steps; /* that are left for bindings to multicast objects */
 	/* What lien_selection.free chooses from. */
 	struct lien_free_item *items;
@@ -163,10 +163,10 @@ void lien_movable_end(struct planner *planner);
  */
 const char *lien_movable_not(struct planner *planner, const struct lien_allocation *allocation,
 	uint64_t *team, uint32_t *holder);
-/* The same without what objects join: looking for that has a limit, which is for what is selected.
- */
-const char *lien_movable_not_alone(
-	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder);
+/* Would it stay where it is if it were selected? `alone`: without what objects join, for looking
+ * for that has a limit, which is for what is selected. */
+bool lien_movable_stays(
+	struct planner *planner, const struct lien_allocation *allocation, bool alone);
 /* Returns NULL if the process takes orders; else why not. */
 const char *lien_movable_unreachable(
 	const struct planner *planner, const struct lien_process *process);

@@ -473,7 +473,7 @@ void lien_movable_end(struct planner *planner)
 	free(planner->unseen);
 }
 
-const char *lien_movable_not_alone(
+static const char *not_alone(
 	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
 {
 	const char *reason = unmovable(allocation, planner->selection->multicast, holder);
@@ -553,34 +553,6 @@ uint64_t lien_plan_object(const struct lien_allocation *object, const struct lie
 	return 0;
 }
 
-/* Each process that holds the object must be held while its memory is away. */
-static const char *check_holders(
-	struct together *all, const struct lien_allocation *object, uint32_t *holder)
-{
-	const struct lien_holding *holding;
-	struct lien_binding *binding;
-	bool found;
-
-	LIST_FOREACH (holding, &object->holdings, of_allocation) {
-		found = false;
-		RB_FOREACH (
-			binding, lien_binding_tree, (struct lien_binding_tree *)&object->bound) {
-			if (!step(all))
-				return too_many;
-			if (binding->memory->owner == holding->process) {
-				found = true;
-				break;
-			}
-		}
-		if (!found) {
-			*holder = holding->process->pid;
-			return "bound to a multicast object that a process holds which has no "
-			       "memory in it";
-		}
-	}
-	return NULL;
-}
-
 /* An object is exported and imported like memory. Returns NULL, or why unknown processes may hold
  * it.
  */
@@ -603,14 +575,26 @@ static const char *check_object(
 	struct together *all, const struct lien_allocation *object, uint32_t *holder)
 {
 	const char *reason = object_unsure(all->planner, object, holder);
+	const uint64_t mark = ++all->planner->mark; /* of owners of its memory */
+	const struct lien_holding *holding;
 	struct lien_binding *binding;
 
 	if (reason)
 		return reason;
-	RB_FOREACH (binding, lien_binding_tree, (struct lien_binding_tree *)&object->bound)
+	RB_FOREACH (binding, lien_binding_tree, (struct lien_binding_tree *)&object->bound) {
 		if (!step(all) || add(&all->memory, binding->memory) < 0)
 			return too_many;
-	return check_holders(all, object, holder);
+		if (binding->memory->owner)
+			binding->memory->owner->mark = mark;
+	}
+	/* Each process that holds the object must be held while its memory is away. */
+	LIST_FOREACH (holding, &object->holdings, of_allocation)
+		if (holding->process->mark != mark) {
+			*holder = holding->process->pid;
+			return "bound to a multicast object that a process holds which has no "
+			       "memory in it";
+		}
+	return NULL;
 }
 
 static const char *check_memory(
@@ -635,15 +619,6 @@ static const char *check_memory(
 	return NULL;
 }
 
-static bool stays(struct planner *planner, const struct lien_allocation *other)
-{
-	uint32_t holder;
-
-	return !lien_choice_has(&planner->choice, other, false) ||
-	       lien_movable_not_alone(planner, other, &holder) ||
-	       lien_movable_unreachable(planner, other->owner);
-}
-
 /*
  * Every process that holds a multicast object uses the memory that is bound to it. So the memory of
  * an object moves as a whole or not at all, and only if each of these processes has some of it:
@@ -653,7 +628,7 @@ const char *lien_movable_not(struct planner *planner, const struct lien_allocati
 	uint64_t *team, uint32_t *holder)
 {
 	struct together all = {.planner = planner, .memory = {{allocation}, 1}};
-	const char *reason = lien_movable_not_alone(planner, allocation, holder);
+	const char *reason = not_alone(planner, allocation, holder);
 	unsigned i;
 
 	*team = 0;
@@ -667,8 +642,20 @@ const char *lien_movable_not(struct planner *planner, const struct lien_allocati
 	for (i = 0; i < all.memory.count; i++) {
 		if (!*team || all.memory.one[i]->id < *team)
 			*team = all.memory.one[i]->id;
-		if (i && stays(planner, all.memory.one[i]))
+		if (i && (!lien_choice_has(&planner->choice, all.memory.one[i], false) ||
+				 lien_movable_stays(planner, all.memory.one[i], true)))
 			return "bound to a multicast object together with memory that stays";
 	}
 	return NULL;
+}
+
+bool lien_movable_stays(
+	struct planner *planner, const struct lien_allocation *allocation, bool alone)
+{
+	uint64_t team;
+	uint32_t holder;
+
+	return (alone ? not_alone(planner, allocation, &holder)
+		      : lien_movable_not(planner, allocation, &team, &holder)) ||
+	       lien_movable_unreachable(planner, allocation->owner);
 }
