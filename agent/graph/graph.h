@@ -397,8 +397,8 @@ struct lien_process {
 	uint64_t arena_bytes, arena_used;
 	/* The call for which its memory came back by itself; set by the agent. */
 	const char *used_in;
-	void *agent;			      /* owned by the agent, not by the graph */
-	uint64_t mark;			      /* the planner's, while it makes a plan (agent/plan/) */
+	void *agent;   /* owned by the agent, not by the graph */
+	uint64_t mark; /* the planner's, while it makes a plan (agent/plan/) */
 	const struct lien_ordinals *ordinals; /* NULL: not known; set by the agent */
 	struct lien_handle_tree handles;
 	struct lien_mapping_tree mappings;
@@ -609,6 +609,12 @@ SPLAY_PROTOTYPE(lien_handle_tree, lien_handle, by_value, lien_handle_cmp)
 SPLAY_PROTOTYPE(lien_reservation_tree, lien_reservation, by_va, lien_reservation_cmp)
 RB_PROTOTYPE(lien_mapping_tree, lien_mapping, by_va, lien_mapping_cmp);
 RB_PROTOTYPE(lien_comm_tree, lien_comm, by_address, lien_comm_cmp);
+
+static inline struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
+{
+	return RB_FIND(lien_comm_tree, &process->comms, &(struct lien_comm){.address = address});
+}
+
 RB_PROTOTYPE(lien_comm_number_tree, lien_comm, by_number, lien_comm_number_cmp);
 RB_PROTOTYPE(lien_library_tree, lien_library_map, by_start, lien_library_cmp);
 RB_PROTOTYPE(lien_registration_tree, lien_registration, by_handle, lien_registration_cmp);

@@ -135,11 +135,6 @@ static inline void lien_registration_drop(
 	free(RB_REMOVE(lien_registration_tree, list, registration));
 }
 
-static inline struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
-{
-	return RB_FIND(lien_comm_tree, &process->comms, &(struct lien_comm){.address = address});
-}
-
 /* Returns the communicator with that number. NULL: it was destroyed, or is being made. */
 static inline struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number)
 {

@@ -404,13 +404,13 @@ static int note_waiting(
 {
 	struct list *list = context;
 	struct lien_process *process = lien_graph_process(list->agent->graph, who->pid);
-	const struct lien_comm key = {.address = held->comm}, *comm;
+	const struct lien_comm *comm;
 	struct group *group;
 	int at;
 
 	if (!process || !held->comm)
 		return 0;
-	comm = RB_FIND(lien_comm_tree, &process->comms, (struct lien_comm *)&key);
+	comm = lien_comm_find(process, held->comm);
 	at = comm ? find(list, lien_comm_group(comm)) : -1;
 	if (at < 0)
 		return 0;

@@ -23,15 +23,10 @@
 /* Is memory of [from, end) away? */
 static bool is_away(struct lien_process *process, uint64_t from, uint64_t end)
 {
-	const struct lien_mapping key = {.va = from};
-	const struct lien_mapping *mapping = lien_process_mapping(process, from);
+	struct lien_mapping *mapping = lien_process_overlap(process, from, end - from);
 
-	if (!mapping)
-		mapping = RB_NFIND(
-			lien_mapping_tree, &process->mappings, (struct lien_mapping *)&key);
 	for (; mapping && mapping->va < end;
-		mapping = RB_NEXT(
-			lien_mapping_tree, &process->mappings, (struct lien_mapping *)mapping))
+		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping))
 		if (mapping->parked)
 			return true;
 	return false;
@@ -477,13 +472,13 @@ static void find_unlisted(struct use *first)
 static bool group_in_use(const struct lien_agent *agent, const struct use *use, uint64_t *group)
 {
 	struct lien_process *process = lien_graph_process(agent->graph, use->tracked->pid);
-	const struct lien_comm key = {.address = use->held.comm}, *comm;
+	const struct lien_comm *comm;
 	struct lien_probe_shut shut;
 
 	if (!process || !use->held.comm ||
 		!lien_probes_gate_holds(agent->probes, process->pid, &shut) || !shut.by_comm)
 		return false;
-	comm = RB_FIND(lien_comm_tree, &process->comms, (struct lien_comm *)&key);
+	comm = lien_comm_find(process, use->held.comm);
 	if (!comm || lien_comm_unnamed(comm))
 		return false;
 	*group = lien_comm_group(comm);
