@@ -28,13 +28,16 @@ static void add_discards(struct lien_choice *choice)
 	qsort(choice->discarded_tags, choice->discarded_tags_count, sizeof(char *), name_cmp);
 }
 
-/* Returns a copy, which is not NULL without an error. */
-static void *copy_of(const void *list, unsigned count, size_t size)
+/* Returns a sorted copy, which is not NULL without an error. */
+static void *sorted(
+	const void *list, unsigned count, size_t size, int (*cmp)(const void *, const void *))
 {
 	void *copy = calloc(count + 1, size);
 
-	if (copy && count)
+	if (copy && count) {
 		memcpy(copy, list, count * size);
+		qsort(copy, count, size, cmp);
+	}
 	return copy;
 }
 
@@ -42,10 +45,11 @@ int lien_choice_make(struct lien_choice *choice, const struct lien_selection *se
 {
 	*choice = (struct lien_choice){.selection = selection,
 		.pids = lien_pids_sorted(selection->pids, selection->pids_count),
-		.gpus = copy_of(selection->gpus, selection->gpus_count, sizeof(*choice->gpus)),
-		.groups = copy_of(
-			selection->groups, selection->groups_count, sizeof(*choice->groups)),
-		.tags = calloc(selection->tags_count + 1, sizeof(char *)),
+		.gpus = sorted(selection->gpus, selection->gpus_count, sizeof(*choice->gpus),
+			lien_uuid_cmp),
+		.groups = sorted(selection->groups, selection->groups_count,
+			sizeof(*choice->groups), lien_u64_cmp),
+		.tags = sorted(selection->tags, selection->tags_count, sizeof(char *), name_cmp),
 		.discarded_owners = calloc(selection->discard_count + 1, sizeof(char *)),
 		.discarded_tags = calloc(selection->discard_count + 1, sizeof(char *))};
 	if (!choice->pids || !choice->gpus || !choice->groups || !choice->tags ||
@@ -53,11 +57,6 @@ int lien_choice_make(struct lien_choice *choice, const struct lien_selection *se
 		lien_choice_clear(choice);
 		return -ENOMEM;
 	}
-	lien_uuids_sort(choice->gpus, selection->gpus_count);
-	lien_groups_sort(choice->groups, selection->groups_count);
-	if (selection->tags_count)
-		memcpy(choice->tags, selection->tags, selection->tags_count * sizeof(char *));
-	qsort(choice->tags, selection->tags_count, sizeof(char *), name_cmp);
 	add_discards(choice);
 	return 0;
 }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* agent/quiesce/quiesce.h: who is let in, and when a job is at rest, by what the kernel side says.
  */
-#include <fcntl.h>
-#include <sys/mman.h>
+#include <stdio.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "agent/link/link.h"
 #include "agent/quiesce/gate.h"
@@ -297,23 +295,24 @@ int lien_probes_threads(struct lien_probes *probes, const uint32_t *of, unsigned
 }
 
 /* Where a thread stands: before its gate, or it has ended. */
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...)
+FILE *__real_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode)
 {
 	unsigned pid, tid;
-	int fd;
+	FILE *file;
 
 	if (sscanf(path, "/proc/%u/task/%u/syscall", &pid, &tid) != 2)
-		return __real_open(path, flags);
+		return __real_fopen(path, mode);
 	assert_int_equal(tid, pid);
 	if (!k.late[pid - 1])
-		return -1;
+		return NULL;
 	k.unseen[pid - 1] &= !k.comes;
-	fd = memfd_create("syscall", MFD_CLOEXEC);
-	dprintf(fd, "%d %#x 0x0 0x0 0x0 0x0 0x0 0x7ffc00001000 0x7f0000001000\n", SYS_futex, GATE);
-	lseek(fd, 0, SEEK_SET);
-	return fd;
+	file = tmpfile();
+	fprintf(file, "%d %#x 0x0 0x0 0x0 0x0 0x0 0x7ffc00001000 0x7f0000001000\n", SYS_futex,
+		GATE);
+	rewind(file);
+	return file;
 }
 
 int lien_link_state(
