@@ -413,9 +413,8 @@ static void choose_members(struct lien_transaction *t)
  */
 static bool withheld_by(const struct lien_transaction *t, unsigned i, unsigned j)
 {
-	if (t->participants[j].gone)
-		return t->participants[j].withheld && lien_restore_may_share(t, i, j);
-	return t->participants[j].withheld && related(t, i, j);
+	return t->participants[j].withheld &&
+	       (t->participants[j].gone ? lien_restore_may_share(t, i, j) : related(t, i, j));
 }
 
 /* A process that has not been heard may have memory that objects join with this one's. */

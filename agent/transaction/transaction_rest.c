@@ -170,19 +170,11 @@ static bool drain_excuse(
  */
 static unsigned next_round_ms(unsigned last_ms, enum lien_rest rest, bool singly)
 {
-	switch (rest) {
-	case LIEN_REST_FAR:
+	if (rest == LIEN_REST_FAR)
 		return ROUND_MS;
-	case LIEN_REST_REACHED:
-		if (singly)
-			return NEAR_MS;
-		return 2 * last_ms < LONG_MS ? 2 * last_ms : LONG_MS;
-	case LIEN_REST_NEAR:
-	case LIEN_REST_LEVEL:
-	case LIEN_REST_UNEVEN:
-		break;
-	}
-	return NEAR_MS;
+	if (rest != LIEN_REST_REACHED || singly)
+		return NEAR_MS;
+	return 2 * last_ms < LONG_MS ? 2 * last_ms : LONG_MS;
 }
 
 /*

@@ -42,7 +42,7 @@ static struct {
 	bool late[RANKS];		   /* which an earlier gate has signalled: it waits */
 	struct lien_probe_held_key unheld; /* no gate can hold it; .tid 0: there is none */
 	bool uncovered;			   /* the gates miss calls */
-	bool comes;    /* it waits for its own gate, to which it came after it was listed */
+	bool comes; /* it waits for its own gate, to which it came after it was listed */
 } k;
 
 static struct lien_agent agent;
