@@ -63,6 +63,12 @@ static inline int lien_u64_cmp(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
+static inline bool lien_u64_find(const uint64_t *sorted, unsigned count, uint64_t value)
+{
+	return count && bsearch(&value, sorted, count, sizeof(value), lien_u64_cmp);
+}
+
+/* For a list in any order. */
 static inline bool lien_u64_have(const uint64_t *list, unsigned count, uint64_t value)
 {
 	unsigned i;

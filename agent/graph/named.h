@@ -14,16 +14,11 @@
 #include "agent/graph/viewer.h"
 
 /*
- * The groups of the communicators that the viewer sees, sorted, each once, for lien_groups_find().
+ * The groups of the communicators that the viewer sees, sorted, each once, for lien_u64_find().
  * The caller frees them. -ENOMEM.
  */
 int lien_groups_seen(struct lien_graph *graph, const struct lien_viewer *viewer, uint64_t **groups,
 	unsigned *count);
-
-static inline bool lien_groups_find(const uint64_t *sorted, unsigned count, uint64_t group)
-{
-	return count && bsearch(&group, sorted, count, sizeof(group), lien_u64_cmp);
-}
 
 struct lien_named_gpu {
 	char text[LIEN_UUID_TEXT];

@@ -124,7 +124,7 @@ static bool is_of_group(const struct lien_choice *choice, const struct lien_allo
 {
 	const struct lien_comm *comm = lien_allocation_comm(allocation);
 
-	return comm && lien_groups_find(choice->groups, choice->selection->groups_count,
+	return comm && lien_u64_find(choice->groups, choice->selection->groups_count,
 			       lien_comm_group(comm));
 }
 
