@@ -61,7 +61,7 @@ UNIT_SRCS_test_make_link     := loader/probes/make_link.c
 UNIT_SRCS_test_names	     := control/driver/names.c
 UNIT_SRCS_test_quiesce	     := $(addprefix agent/quiesce/, by_comm.c elsewhere.c gate.c others.c quiesce.c \
 	standings.c)
-UNIT_LIBS_test_quiesce	     := -Wl,--wrap=open
+UNIT_LIBS_test_quiesce	     := -Wl,--wrap=fopen
 UNIT_SRCS_test_ras_tcp	     := $(UNTRUSTED) agent/join/ras_ask.c
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)

@@ -381,7 +381,7 @@ static bool read_comms(struct lien_client *client, json_t *request, struct seen 
 				"communicator of the client's own process");
 		transfer->groups[i] = strtoull(name, NULL, 16);
 		if (strlen(name) != 16 || strspn(name, "0123456789abcdefABCDEF") != 16 ||
-			!lien_groups_find(seen->groups, seen->groups_count, transfer->groups[i]))
+			!lien_u64_find(seen->groups, seen->groups_count, transfer->groups[i]))
 			return unknown_group(client, seen, name);
 		transfer->selection.groups_count = i + 1;
 	}

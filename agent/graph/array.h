@@ -10,6 +10,7 @@
 
 #include <lien/grow.h>
 
+
 /* Returns the index of the first element of a sorted array that is not less than the key; `count`
  * if there is none. */
 static inline unsigned lien_array_at_least(const void *array, unsigned count, size_t size,
@@ -33,6 +34,21 @@ static inline int lien_u64_cmp(const void *a, const void *b)
 	const uint64_t *x = a, *y = b;
 
 	return (*x > *y) - (*x < *y);
+}
+
+static inline bool lien_u64_find(const uint64_t *sorted, unsigned count, uint64_t value)
+{
+	return count && bsearch(&value, sorted, count, sizeof(value), lien_u64_cmp);
+}
+
+/* For a list in any order. */
+static inline bool lien_u64_have(const uint64_t *list, unsigned count, uint64_t value)
+{
+	unsigned i;
+
+	for (i = 0; i < count && list[i] != value; i++)
+		;
+	return i < count;
 }
 
 /* --- rows of an array, found by a hash of their keys ------------------------------------------ */

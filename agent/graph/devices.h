@@ -25,6 +25,14 @@ struct lien_ordinals {
 	struct lien_uuid uuid[LIEN_ORDINALS_MAX];
 };
 
+/* Returns the device that has this number; NULL: it is not known. `ordinals` may be NULL. */
+static inline const struct lien_uuid *lien_ordinals_uuid(
+	const struct lien_ordinals *ordinals, int64_t ordinal)
+{
+	return ordinals && ordinal >= 0 && ordinal < ordinals->count ? &ordinals->uuid[ordinal]
+								     : NULL;
+}
+
 #define LIEN_BYTES_UNKNOWN UINT64_MAX
 
 /* A process as NVML reports it. */

@@ -475,22 +475,13 @@ static bool may_be_ranks(struct lien_process *a, struct lien_process *b)
 	return of_a.unnamed && of_b.unnamed;
 }
 
-/* Returns the device that a process numbers so. NULL: not known. */
-static const struct lien_uuid *device_of(const struct lien_process *process, int32_t ordinal)
-{
-	const struct lien_ordinals *ordinals = process->ordinals;
-
-	return ordinals && ordinal >= 0 && (unsigned)ordinal < ordinals->count
-		       ? &ordinals->uuid[ordinal]
-		       : NULL;
-}
-
 /* NCCL shares memory with the ranks on other devices, and programs also with their helpers on the
  * same one. Returns false only if no other device has access. */
 static bool reaches_another_device(
 	const struct lien_allocation *allocation, const struct lien_holding *holding)
 {
-	const struct lien_uuid *home = device_of(allocation->owner, allocation->prop.location_id);
+	const struct lien_uuid *home =
+		lien_ordinals_uuid(allocation->owner->ordinals, allocation->prop.location_id);
 	const struct lien_access_set *set;
 	const struct lien_mapping *mapping;
 	const struct lien_uuid *other;
@@ -501,7 +492,8 @@ static bool reaches_another_device(
 		for (i = 0; set && i < set->count; i++) {
 			if (set->access[i].location_type != allocation->prop.location_type)
 				continue;
-			other = device_of(holding->process, set->access[i].location_id);
+			other = lien_ordinals_uuid(
+				holding->process->ordinals, set->access[i].location_id);
 			if (!home || !other || !lien_uuid_equal(home, other))
 				return true;
 		}

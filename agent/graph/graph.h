@@ -399,8 +399,9 @@ struct lien_process {
 	uint64_t arena_bytes, arena_used;
 	/* The call for which its memory came back by itself; set by the agent. */
 	const char *used_in;
-	void *agent;			      /* owned by the agent, not by the graph */
-	struct lien_ras_report *ras;	      /* the same (agent/ras); NULL: it was not asked */
+	void *agent;   /* owned by the agent, not by the graph */
+	uint64_t mark; /* the planner's, while it makes a plan (agent/plan/) */
+	struct lien_ras_report *ras;	      /* the agent's (agent/ras); NULL: it was not asked */
 	const struct lien_ordinals *ordinals; /* NULL: not known; set and freed by the agent */
 	struct lien_handle_tree handles;
 	struct lien_mapping_tree mappings;

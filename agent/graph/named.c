@@ -40,7 +40,7 @@ int lien_groups_seen(struct lien_graph *graph, const struct lien_viewer *viewer,
 	if (!*groups)
 		return -ENOMEM;
 	each_group(graph, viewer, *groups);
-	lien_groups_sort(*groups, all);
+	qsort(*groups, all, sizeof(**groups), lien_u64_cmp);
 	for (i = 0; i < all; i++)
 		if (!*count || (*groups)[*count - 1] != (*groups)[i])
 			(*groups)[(*count)++] = (*groups)[i];

@@ -9,33 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
 #include "agent/graph/devices.h"
 #include "agent/graph/viewer.h"
 
 /*
- * The groups of the communicators that the viewer sees, sorted, each once, for lien_groups_find().
+ * The groups of the communicators that the viewer sees, sorted, each once, for lien_u64_find().
  * The caller frees them. -ENOMEM.
  */
 int lien_groups_seen(struct lien_graph *graph, const struct lien_viewer *viewer, uint64_t **groups,
 	unsigned *count);
-
-static inline int lien_group_cmp(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
-}
-
-static inline void lien_groups_sort(uint64_t *groups, unsigned count)
-{
-	if (count)
-		qsort(groups, count, sizeof(*groups), lien_group_cmp);
-}
-
-static inline bool lien_groups_find(const uint64_t *sorted, unsigned count, uint64_t group)
-{
-	return count && bsearch(&group, sorted, count, sizeof(group), lien_group_cmp);
-}
 
 struct lien_named_gpu {
 	char text[LIEN_UUID_TEXT];
@@ -57,12 +40,6 @@ static inline int lien_uuid_cmp(const void *a, const void *b)
 {
 	return memcmp(((const struct lien_uuid *)a)->bytes, ((const struct lien_uuid *)b)->bytes,
 		sizeof(((const struct lien_uuid *)a)->bytes));
-}
-
-static inline void lien_uuids_sort(struct lien_uuid *uuids, unsigned count)
-{
-	if (count)
-		qsort(uuids, count, sizeof(*uuids), lien_uuid_cmp);
 }
 
 static inline bool lien_uuids_find(

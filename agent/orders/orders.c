@@ -12,7 +12,6 @@
 #include "agent/core/proc.h"
 #include "agent/graph/bytes.h"
 #include "agent/orders/orders.h"
-#include "agent/quiesce/by_comm.h"
 #include "agent/quiesce/elsewhere.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/quiesce.h"
@@ -482,10 +481,8 @@ void lien_orders_end(struct lien_agent *agent)
 	lien_elsewhere_end(agent);
 	agent->transaction = NULL;
 	agent->transaction_ended = agent->transaction_own = false;
-	if (!agent->stopping) {
-		lien_gate_cover_late(agent);
-		lien_gate_serve(agent); /* a job stands still for it */
-	}
+	if (!agent->stopping)
+		lien_gate_tick(agent); /* a job stands still for it */
 	lien_server_resume(agent);
 }
 

@@ -13,14 +13,6 @@
 /* Left to others of the machine's available memory. */
 #define SPARE_BYTES (64ull << 20)
 
-uint64_t lien_host_missing(const struct lien_process *process, uint64_t bytes)
-{
-	uint64_t wanted = process->arena_used + bytes;
-
-	return wanted > process->arena_bytes ? LIEN_WIRE_ARENA_ROUND(wanted - process->arena_bytes)
-					     : 0;
-}
-
 void lien_host_files_find(struct lien_host_files *files)
 {
 	FILE *mounts = setmntent("/proc/self/mounts", "re");
@@ -284,14 +276,4 @@ bool lien_host_limited(const struct lien_host_files *files, uint32_t pid)
 		} while (go_up(group));
 	}
 	return false;
-}
-
-uint64_t lien_host_share(uint64_t room, uint64_t held, unsigned percent)
-{
-	uint64_t share;
-
-	if (room > UINT64_MAX - held)
-		return room; /* not known: no limit */
-	share = (room + held) / 100 * percent;
-	return share > held ? share - held : 0;
 }

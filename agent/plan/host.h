@@ -44,9 +44,23 @@ bool lien_host_limited(const struct lien_host_files *files, uint32_t pid);
 /* Returns how many of the `room` bytes make the arenas, which hold `held` bytes, a share of both.
  * It is as if all arenas were in the process's cgroups, so no number of processes fills one up.
  */
-uint64_t lien_host_share(uint64_t room, uint64_t held, unsigned percent);
+static inline uint64_t lien_host_share(uint64_t room, uint64_t held, unsigned percent)
+{
+	uint64_t share;
+
+	if (room > UINT64_MAX - held)
+		return room; /* not known: no limit */
+	share = (room + held) / 100 * percent;
+	return share > held ? share - held : 0;
+}
 
 /* Returns how much the process's arena must grow to hold `bytes` more than it has in use. */
-uint64_t lien_host_missing(const struct lien_process *process, uint64_t bytes);
+static inline uint64_t lien_host_missing(const struct lien_process *process, uint64_t bytes)
+{
+	const uint64_t wanted = process->arena_used + bytes;
+
+	return wanted > process->arena_bytes ? LIEN_WIRE_ARENA_ROUND(wanted - process->arena_bytes)
+					     : 0;
+}
 
 #endif

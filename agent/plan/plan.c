@@ -181,23 +181,13 @@ static uint32_t flags_of(const struct lien_holding *holding, bool discarded)
 
 static int items_grow(struct planner *planner, struct lien_plan_process *part, unsigned more)
 {
-	struct lien_wire_item *items;
-	unsigned room;
-
 	if (more > LIEN_WIRE_ITEMS_MAX - part->items_count)
 		return refuse(planner, -EBUSY, LIEN_CAUSE_TOO_MUCH, part->pid, 0,
 			"process %u has more than %u mappings to move: select less of it "
 			"(--owner)",
 			part->pid, LIEN_WIRE_ITEMS_MAX);
-	if (part->items_count + more <= part->items_room)
-		return 0;
-	room = 2 * part->items_room + more;
-	items = realloc(part->items, room * sizeof(*items));
-	if (!items)
-		return -ENOMEM;
-	part->items = items;
-	part->items_room = room;
-	return 0;
+	return lien_array_reserve(
+		&part->items, part->items_count + more, &part->items_room, sizeof(*part->items));
 }
 
 /* mapping NULL: one that the control library is to make. */
@@ -350,21 +340,18 @@ static int check_owner(struct planner *planner, const struct lien_allocation *al
 static int may_free(
 	struct planner *planner, const struct lien_allocation *allocation, uint64_t team)
 {
-	int gpu = lien_freeing_gpu(planner, allocation), err;
+	int err = check_owner(planner, allocation);
 
-	if (gpu < 0)
-		return gpu;
-	err = check_owner(planner, allocation);
 	if (!err)
 		err = check_holders(planner, allocation);
 	if (!err)
-		return lien_freeing_add(planner, gpu, allocation, team, false);
+		return lien_freeing_add(planner, allocation, team, false);
 	if (!planner->held_bytes)
 		snprintf(planner->held, sizeof(planner->held), "%s", planner->error);
 	planner->held_bytes += allocation->bytes;
 	planner->plan->blame = (struct lien_blame){0};
 	planner->error[0] = '\0';
-	return team ? lien_freeing_add(planner, gpu, allocation, team, true) : 0;
+	return lien_freeing_add(planner, allocation, team, true);
 }
 
 static int consider(struct planner *planner, const struct lien_allocation *allocation)
@@ -432,17 +419,6 @@ static void add_owner(struct lien_idle *idle, const char *owner)
 		idle->owners[idle->owners_count++] = owner;
 }
 
-/* Would it stay where it is if it were selected? */
-static bool stays(struct planner *planner, const struct lien_allocation *allocation, bool alone)
-{
-	uint64_t team;
-	uint32_t holder;
-
-	return (alone ? lien_movable_not_alone(planner, allocation, &holder)
-		      : lien_movable_not(planner, allocation, &team, &holder)) ||
-	       lien_movable_unreachable(planner, allocation->owner);
-}
-
 static void count_idle(struct planner *planner, const struct lien_process *process,
 	struct lien_idle *idle, bool alone)
 {
@@ -461,7 +437,7 @@ static void count_idle(struct planner *planner, const struct lien_process *proce
 			continue;
 		idle->others += allocation->bytes;
 		add_owner(idle, lien_allocation_attributed(allocation, &inferred));
-		if (!stays(planner, allocation, alone))
+		if (!lien_movable_stays(planner, allocation, alone))
 			idle->movable += allocation->bytes;
 	}
 	if (!idle->offloaded)
@@ -484,7 +460,7 @@ static void count_unknown(
 			continue;
 		unknown->allocations++;
 		unknown->bytes += allocation->bytes;
-		if (stays(planner, allocation, false))
+		if (lien_movable_stays(planner, allocation, false))
 			continue;
 		unknown->movable += allocation->bytes;
 		planner->plan->nameless += allocation->bytes;
@@ -544,7 +520,7 @@ static int make(struct planner *planner)
 {
 	struct lien_plan *plan = planner->plan;
 	struct lien_allocation *allocation;
-	int err = lien_choice_make(&planner->choice, planner->graph, planner->selection);
+	int err = lien_choice_make(&planner->choice, planner->selection);
 
 	if (err)
 		return err;

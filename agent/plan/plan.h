@@ -58,8 +58,9 @@ struct lien_selection {
 	uint64_t free;
 	const struct lien_plan *within; /* with `free`: only its processes take part; NULL: any */
 	const struct lien_node *node;	/* for the numbers of GPUs; NULL: none is known */
-	/* Exports that are open files of some process, or on their way (pid 0): they keep the
-	 * memory on the device, and a later import of one would find the old memory. */
+	/* Exports that are open files of some process, or on their way (pid 0), sorted by share:
+	 * they keep the memory on the device, and a later import of one would find the old memory.
+	 */
 	const struct lien_probe_open_file *open;
 	unsigned open_count;
 };
@@ -185,9 +186,10 @@ uint64_t lien_plan_tag_hash(const char *tag);
 const char *lien_plan_unmovable(const struct lien_allocation *allocation);
 /* Returns its address in its owner, or else in any process; 0: it is not mapped. */
 uint64_t lien_plan_address(const struct lien_allocation *allocation);
-/* Returns NULL, or that an export of it is open or on its way. */
-const char *lien_plan_open(struct lien_graph *graph, const struct lien_allocation *allocation,
-	const struct lien_probe_open_file *open, unsigned count);
+/* Returns NULL, or that an export of it is open or on its way; *holder: the process that has it, 0:
+ * none. `open`: as in struct lien_selection. */
+const char *lien_plan_open(const struct lien_allocation *allocation,
+	const struct lien_probe_open_file *open, unsigned count, uint32_t *holder);
 /* Lists the handles that a process got from the driver itself, or may have. The caller frees the
  * list. -ENOMEM. */
 int lien_plan_raw(struct lien_process *process, struct lien_wire_raw **list, unsigned *count);

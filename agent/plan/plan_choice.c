@@ -14,16 +14,6 @@ static int name_cmp(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int open_cmp(const void *a, const void *b)
-{
-	const struct lien_chosen_open *x = a, *y = b;
-
-	if (x->allocation->id != y->allocation->id)
-		return x->allocation->id < y->allocation->id ? -1 : 1;
-	return (x->pid - 1u > y->pid - 1u) -
-	       (x->pid - 1u < y->pid - 1u); /* 0, nobody, comes last */
-}
-
 static void add_discards(struct lien_choice *choice)
 {
 	const struct lien_discard *discard = choice->selection->discard;
@@ -38,55 +28,36 @@ static void add_discards(struct lien_choice *choice)
 	qsort(choice->discarded_tags, choice->discarded_tags_count, sizeof(char *), name_cmp);
 }
 
-static void add_open(struct lien_choice *choice, struct lien_graph *graph)
-{
-	const struct lien_probe_open_file *file = choice->selection->open;
-	const struct lien_share *share;
-	unsigned i;
-
-	for (i = 0; i < choice->selection->open_count; i++) {
-		share = lien_share_find(graph, file[i].share);
-		if (share)
-			choice->open[choice->open_count++] =
-				(struct lien_chosen_open){share->allocation, file[i].pid};
-	}
-	qsort(choice->open, choice->open_count, sizeof(*choice->open), open_cmp);
-}
-
-/* Returns a copy, which is not NULL without an error. */
-static void *copy_of(const void *list, unsigned count, size_t size)
+/* Returns a sorted copy, which is not NULL without an error. */
+static void *sorted(
+	const void *list, unsigned count, size_t size, int (*cmp)(const void *, const void *))
 {
 	void *copy = calloc(count + 1, size);
 
-	if (copy && count)
+	if (copy && count) {
 		memcpy(copy, list, count * size);
+		qsort(copy, count, size, cmp);
+	}
 	return copy;
 }
 
-int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
-	const struct lien_selection *selection)
+int lien_choice_make(struct lien_choice *choice, const struct lien_selection *selection)
 {
 	*choice = (struct lien_choice){.selection = selection,
 		.pids = lien_pids_sorted(selection->pids, selection->pids_count),
-		.gpus = copy_of(selection->gpus, selection->gpus_count, sizeof(*choice->gpus)),
-		.groups = copy_of(
-			selection->groups, selection->groups_count, sizeof(*choice->groups)),
-		.tags = calloc(selection->tags_count + 1, sizeof(char *)),
+		.gpus = sorted(selection->gpus, selection->gpus_count, sizeof(*choice->gpus),
+			lien_uuid_cmp),
+		.groups = sorted(selection->groups, selection->groups_count,
+			sizeof(*choice->groups), lien_u64_cmp),
+		.tags = sorted(selection->tags, selection->tags_count, sizeof(char *), name_cmp),
 		.discarded_owners = calloc(selection->discard_count + 1, sizeof(char *)),
-		.discarded_tags = calloc(selection->discard_count + 1, sizeof(char *)),
-		.open = calloc(selection->open_count + 1, sizeof(*choice->open))};
+		.discarded_tags = calloc(selection->discard_count + 1, sizeof(char *))};
 	if (!choice->pids || !choice->gpus || !choice->groups || !choice->tags ||
-		!choice->discarded_owners || !choice->discarded_tags || !choice->open) {
+		!choice->discarded_owners || !choice->discarded_tags) {
 		lien_choice_clear(choice);
 		return -ENOMEM;
 	}
-	lien_uuids_sort(choice->gpus, selection->gpus_count);
-	lien_groups_sort(choice->groups, selection->groups_count);
-	if (selection->tags_count)
-		memcpy(choice->tags, selection->tags, selection->tags_count * sizeof(char *));
-	qsort(choice->tags, selection->tags_count, sizeof(char *), name_cmp);
 	add_discards(choice);
-	add_open(choice, graph);
 	return 0;
 }
 
@@ -98,7 +69,6 @@ void lien_choice_clear(struct lien_choice *choice)
 	free(choice->tags);
 	free(choice->discarded_owners);
 	free(choice->discarded_tags);
-	free(choice->open);
 }
 
 bool lien_choice_has_pid(const struct lien_choice *choice, uint32_t pid)
@@ -141,21 +111,20 @@ const char *lien_choice_library(
 static bool is_on_gpu(const struct lien_choice *choice, const struct lien_allocation *allocation)
 {
 	const struct lien_selection *selection = choice->selection;
-	const struct lien_ordinals *ordinals =
-		allocation->owner ? allocation->owner->ordinals : NULL;
 	const unsigned ordinal = allocation->prop.location_id;
+	const struct lien_uuid *gpu =
+		allocation->owner ? lien_ordinals_uuid(allocation->owner->ordinals, ordinal) : NULL;
 
 	if (ordinal < LIEN_ORDINALS_MAX && selection->ordinals >> ordinal & 1)
 		return true;
-	return ordinals && ordinal < ordinals->count &&
-	       lien_uuids_find(choice->gpus, selection->gpus_count, &ordinals->uuid[ordinal]);
+	return gpu && lien_uuids_find(choice->gpus, selection->gpus_count, gpu);
 }
 
 static bool is_of_group(const struct lien_choice *choice, const struct lien_allocation *allocation)
 {
 	const struct lien_comm *comm = lien_allocation_comm(allocation);
 
-	return comm && lien_groups_find(choice->groups, choice->selection->groups_count,
+	return comm && lien_u64_find(choice->groups, choice->selection->groups_count,
 			       lien_comm_group(comm));
 }
 
@@ -198,44 +167,35 @@ bool lien_choice_has(
 	return lien_choice_has_pid(choice, allocation->owner_pid);
 }
 
-static const char *open_in(uint32_t pid)
+static int share_cmp(const void *a, const void *b)
 {
-	return pid ? "an exported descriptor of it is still open, which keeps the old memory: "
-		     "close it once it is imported"
-		   : "an exported descriptor of it is on its way to another process (in a socket), "
-		     "and would keep the old memory";
+	const struct lien_probe_open_file *x = a, *y = b;
+
+	return (x->share > y->share) - (x->share < y->share);
 }
 
-const char *lien_choice_open(const struct lien_choice *choice,
-	const struct lien_allocation *allocation, uint32_t *holder)
+const char *lien_plan_open(const struct lien_allocation *allocation,
+	const struct lien_probe_open_file *open, unsigned count, uint32_t *holder)
 {
-	unsigned low = 0, high = choice->open_count, mid;
-
-	while (low < high) {
-		mid = low + (high - low) / 2;
-		if (choice->open[mid].allocation->id < allocation->id)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	if (low == choice->open_count || choice->open[low].allocation != allocation)
-		return NULL;
-	*holder = choice->open[low].pid;
-	return open_in(*holder);
-}
-
-const char *lien_plan_open(struct lien_graph *graph, const struct lien_allocation *allocation,
-	const struct lien_probe_open_file *open, unsigned count)
-{
+	const struct lien_probe_open_file *lowest = NULL;
 	const struct lien_share *share;
 	unsigned i;
 
-	for (i = 0; i < count; i++) {
-		share = lien_share_find(graph, open[i].share);
-		if (share && share->allocation == allocation)
-			return open_in(open[i].pid);
+	LIST_FOREACH (share, &allocation->shares, of_allocation) {
+		const struct lien_probe_open_file key = {.share = share->number};
+
+		i = lien_array_at_least(open, count, sizeof(key), &key, share_cmp);
+		for (; i < count && open[i].share == share->number; i++)
+			if (!lowest || open[i].pid - 1u < lowest->pid - 1u) /* 0 comes last */
+				lowest = &open[i];
 	}
-	return NULL;
+	if (!lowest)
+		return NULL;
+	*holder = lowest->pid;
+	return lowest->pid ? "an exported descriptor of it is still open, which keeps the old "
+			     "memory: close it once it is imported"
+			   : "an exported descriptor of it is on its way to another process (in a "
+			     "socket), and would keep the old memory";
 }
 
 /* --- names that have to exist ----------------------------------------------------------------- */
@@ -324,28 +284,15 @@ int lien_choice_check(struct lien_graph *graph, const struct lien_selection *sel
 /* --- the processes of a restore --------------------------------------------------------------- */
 
 struct restorers {
-	uint32_t *all; /* owned by the caller */
+	uint32_t *all; /* owned by the caller; their processes are marked */
 	unsigned count;
-	uint32_t *known; /* the pids in it: a hash set */
-	unsigned room;	 /* a power of 2 */
 };
 
-/* Returns false if it was already there. */
-static bool add(struct restorers *restorers, uint32_t pid)
+static void add(struct restorers *restorers, struct lien_process *process)
 {
-	unsigned at = pid * 0x9e3779b1u >> 4;
-
-	for (;; at++) {
-		uint32_t *place = &restorers->known[at & (restorers->room - 1)];
-
-		if (*place == pid)
-			return false;
-		if (*place)
-			continue;
-		*place = pid;
-		restorers->all[restorers->count++] = pid;
-		return true;
-	}
+	if (!process->mark)
+		restorers->all[restorers->count++] = process->pid;
+	process->mark = 1;
 }
 
 /* Adds the processes that hold the same offloaded memory as this one. */
@@ -361,7 +308,7 @@ static void add_partners(struct restorers *restorers, struct lien_process *proce
 			continue;
 		LIST_FOREACH (other, &holding->allocation->holdings, of_allocation)
 			if (other->mapped)
-				add(restorers, other->process->pid);
+				add(restorers, other->process);
 	}
 }
 
@@ -372,7 +319,7 @@ static void add_joined(struct lien_graph *graph, struct restorers *restorers)
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 		if (process->joined && process->parked)
-			add(restorers, process->pid);
+			add(restorers, process);
 }
 
 /* Does it hold something that is away, of the selected groups and tags? */
@@ -396,28 +343,22 @@ int lien_plan_restore(
 	struct lien_graph *graph, const struct lien_selection *selection, uint32_t *all)
 {
 	const unsigned pids_count = selection->pids_count;
-	uint64_t processes = lien_graph_stats(graph)->processes;
-	struct restorers restorers = {.all = all, .room = 64};
+	struct restorers restorers = {.all = all};
 	struct lien_process *process;
 	struct lien_choice choice;
 	unsigned i;
 
-	if (lien_choice_make(&choice, graph, selection))
+	if (lien_choice_make(&choice, selection))
 		return -ENOMEM;
-	while (restorers.room < 2 * processes)
-		restorers.room *= 2;
-	restorers.known = calloc(restorers.room, sizeof(*restorers.known));
-	if (!restorers.known) {
-		lien_choice_clear(&choice);
-		return -ENOMEM;
-	}
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+		process->mark = 0;
 		if (process->held_items || (!pids_count && holds_chosen(&choice, process)))
-			add(&restorers, process->pid);
+			add(&restorers, process);
+	}
 	for (i = 0; i < pids_count; i++) {
 		process = lien_graph_process(graph, selection->pids[i]);
 		if (process && holds_chosen(&choice, process))
-			add(&restorers, process->pid);
+			add(&restorers, process);
 	}
 	for (i = 0; i < restorers.count; i++) {
 		process = lien_graph_process(graph, all[i]);
@@ -425,7 +366,6 @@ int lien_plan_restore(
 		if (process->joined)
 			add_joined(graph, &restorers);
 	}
-	free(restorers.known);
 	lien_choice_clear(&choice);
 	return restorers.count;
 }

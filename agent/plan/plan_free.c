@@ -210,16 +210,14 @@ static struct lien_freed *row_of(struct planner *planner, struct gpu_key key)
 	return freed;
 }
 
-int lien_freeing_gpu(struct planner *planner, const struct lien_allocation *allocation)
+/* Returns the row of the GPU that it could be moved from; -ENOMEM. */
+static int gpu_row(struct planner *planner, const struct lien_allocation *allocation)
 {
-	const struct lien_ordinals *ordinals =
-		allocation->owner ? allocation->owner->ordinals : NULL;
-	struct gpu_key key = {.ordinal = allocation->prop.location_id};
-	struct lien_freed *freed;
+	const struct gpu_key key = {.ordinal = allocation->prop.location_id,
+		.uuid = lien_ordinals_uuid(
+			allocation->owner->ordinals, allocation->prop.location_id)};
+	struct lien_freed *freed = row_of(planner, key);
 
-	if (ordinals && key.ordinal < ordinals->count)
-		key.uuid = &ordinals->uuid[key.ordinal];
-	freed = row_of(planner, key);
 	if (!freed)
 		return -ENOMEM;
 	if (!freed->pid) {
@@ -245,11 +243,13 @@ static uint64_t cost_of(const struct lien_choice *choice, const struct lien_allo
 						       : allocation->bytes / 1024 * MIB_NS / 1024);
 }
 
-int lien_freeing_add(struct planner *planner, unsigned gpu,
-	const struct lien_allocation *allocation, uint64_t team, bool held)
+int lien_freeing_add(
+	struct planner *planner, const struct lien_allocation *allocation, uint64_t team, bool held)
 {
-	if (lien_array_grow(&planner->items, planner->items_count, &planner->items_room,
-		    sizeof(*planner->items)))
+	const int gpu = gpu_row(planner, allocation);
+
+	if (gpu < 0 || lien_array_grow(&planner->items, planner->items_count, &planner->items_room,
+			       sizeof(*planner->items)))
 		return -ENOMEM;
 	planner->items[planner->items_count++] = (struct lien_free_item){.of = allocation,
 		.whole = team ? team : allocation->id,

@@ -12,11 +12,6 @@
 
 /* --- what is selected (plan_choice.c) --------------------------------------------------------- */
 
-struct lien_chosen_open {
-	const struct lien_allocation *allocation;
-	uint32_t pid;
-};
-
 /* A selection, prepared for one lookup per allocation. */
 struct lien_choice {
 	const struct lien_selection *selection;
@@ -25,14 +20,11 @@ struct lien_choice {
 	uint64_t *groups;
 	const char **tags;
 	const char **discarded_owners, **discarded_tags;
-	/* allocations with an export that is open somewhere */
-	struct lien_chosen_open *open;
-	unsigned owners_count, discarded_tags_count, open_count;
+	unsigned owners_count, discarded_tags_count;
 };
 
 /* Returns 0 or -ENOMEM; free it with lien_choice_clear(). */
-int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
-	const struct lien_selection *selection);
+int lien_choice_make(struct lien_choice *choice, const struct lien_selection *selection);
 void lien_choice_clear(struct lien_choice *choice);
 /* Does everything exist that the selection names? Nothing is ignored silently. 0; -ESRCH with the
  * reason in `error` and *blame; -ENOMEM. */
@@ -52,9 +44,6 @@ bool lien_choice_has(
 /* Returns the library whose memory it is, as far as the selection cares. */
 const char *lien_choice_library(
 	const struct lien_choice *choice, const struct lien_allocation *allocation);
-/* Returns NULL, or that an export of it is open; and in which process. */
-const char *lien_choice_open(const struct lien_choice *choice,
-	const struct lien_allocation *allocation, uint32_t *holder);
 
 /* --- a plan while it is made ------------------------------------------------------------------ */
 
@@ -81,10 +70,10 @@ struct planner {
 	/* Processes that imported memory of owners that are not known; one of each user. */
 	struct stranger *strangers;
 	unsigned strangers_count;
-	/* Processes that may have imported in a call that was not seen, sorted by address. */
+	/* Processes that may have imported in a call that was not seen. */
 	const struct lien_process **unseen;
-	bool *unseen_holds; /* parallel to them: holds the current allocation */
 	unsigned unseen_count;
+	uint64_t mark;	      /* lien_process.mark of those that the last question was about */
 	unsigned bound_steps; /* that are left for bindings to multicast objects */
 	/* What lien_selection.free chooses from. */
 	struct lien_free_item *items;
@@ -105,10 +94,10 @@ void lien_movable_end(struct planner *planner);
  */
 const char *lien_movable_not(struct planner *planner, const struct lien_allocation *allocation,
 	uint64_t *team, uint32_t *holder);
-/* The same without what objects join: looking for that has a limit, which is for what is selected.
- */
-const char *lien_movable_not_alone(
-	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder);
+/* Would it stay where it is if it were selected? `alone`: without what objects join, for looking
+ * for that has a limit, which is for what is selected. */
+bool lien_movable_stays(
+	struct planner *planner, const struct lien_allocation *allocation, bool alone);
 /* Returns NULL if the process takes orders; else why not. */
 const char *lien_movable_unreachable(
 	const struct planner *planner, const struct lien_process *process);
@@ -119,11 +108,9 @@ const struct lien_mapping *lien_plan_whole(const struct lien_allocation *allocat
 
 /* --- so many bytes of a GPU (plan_free.c) ----------------------------------------------------- */
 
-/* Returns the row of the GPU that it could be moved from; -ENOMEM. */
-int lien_freeing_gpu(struct planner *planner, const struct lien_allocation *allocation);
 /* Adds what could be moved. `held`: a holder keeps it. -ENOMEM. */
-int lien_freeing_add(struct planner *planner, unsigned gpu,
-	const struct lien_allocation *allocation, uint64_t team, bool held);
+int lien_freeing_add(struct planner *planner, const struct lien_allocation *allocation,
+	uint64_t team, bool held);
 /* Sets .chosen of the items, and fills lien_plan.freed. Returns 0; -EBUSY with the reason in the
  * planner's error: a GPU has too little; -ENOMEM. */
 int lien_freeing_choose(struct planner *planner);

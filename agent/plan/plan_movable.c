@@ -341,51 +341,21 @@ struct stranger {
 /* one that has only this, before the agent was there. */
 #define UNREAD LIEN_INCOMPLETE_LATE
 
-static int process_cmp(const void *a, const void *b)
-{
-	uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
-
-	return (x > y) - (x < y);
-}
-
 static int look_for_unseen(struct planner *planner)
 {
 	uint64_t room = lien_graph_stats(planner->graph)->processes + 1;
 	struct lien_process *process;
 
 	planner->unseen = calloc(room, sizeof(*planner->unseen));
-	planner->unseen_holds = calloc(room, sizeof(*planner->unseen_holds));
-	if (!planner->unseen || !planner->unseen_holds)
+	if (!planner->unseen)
 		return -ENOMEM;
 	for (process = lien_graph_first(planner->graph); process;
-		process = lien_graph_next(process))
+		process = lien_graph_next(process)) {
+		process->mark = 0;
 		if (process->cuda && process->incomplete & (UNSEEN | UNREAD))
 			planner->unseen[planner->unseen_count++] = process;
-	qsort(planner->unseen, planner->unseen_count, sizeof(*planner->unseen), process_cmp);
+	}
 	return 0;
-}
-
-/* Marks the process if it may have called unseen, and returns its index; -1: it may not. */
-static int mark_unseen(struct planner *planner, const struct lien_process *process, bool holds)
-{
-	const struct lien_process **found = bsearch(&process, planner->unseen,
-		planner->unseen_count, sizeof(*planner->unseen), process_cmp);
-
-	if (!found)
-		return -1;
-	planner->unseen_holds[found - planner->unseen] = holds;
-	return found - planner->unseen;
-}
-
-static void mark_holders(
-	struct planner *planner, const struct lien_allocation *allocation, bool holds)
-{
-	const struct lien_holding *holding;
-
-	mark_unseen(planner, allocation->owner, holds);
-	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
-		if (holding->mapped)
-			mark_unseen(planner, holding->process, holds);
 }
 
 /* Other users' processes could keep everybody's memory where it is, by changing their own code or
@@ -407,17 +377,21 @@ static const struct lien_process *may_import(
 	struct planner *planner, const struct lien_allocation *allocation)
 {
 	const uint32_t reasons = is_older(allocation) ? UNSEEN | UNREAD : UNSEEN;
+	const struct lien_holding *holding;
 	unsigned i;
 
 	if (!allocation->exports && !is_older(allocation))
 		return NULL;
-	mark_holders(planner, allocation, true);
+	allocation->owner->mark = ++planner->mark; /* of who has it */
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (holding->mapped)
+			holding->process->mark = planner->mark;
 	for (i = 0; i < planner->unseen_count; i++)
-		if (!planner->unseen_holds[i] && planner->unseen[i]->incomplete & reasons &&
+		if (planner->unseen[i]->mark != planner->mark &&
+			planner->unseen[i]->incomplete & reasons &&
 			may_get(planner->unseen[i], allocation->owner))
-			break;
-	mark_holders(planner, allocation, false);
-	return i < planner->unseen_count ? planner->unseen[i] : NULL;
+			return planner->unseen[i];
+	return NULL;
 }
 
 /* Returns the process that imported this allocation of unknown owner. NULL: there is none, or it
@@ -497,17 +471,17 @@ void lien_movable_end(struct planner *planner)
 {
 	free(planner->strangers);
 	free(planner->unseen);
-	free(planner->unseen_holds);
 }
 
-const char *lien_movable_not_alone(
+static const char *not_alone(
 	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
 {
 	const char *reason = unmovable(allocation, planner->selection->multicast, holder);
 	const struct lien_process *process;
 
 	if (!reason)
-		reason = lien_choice_open(&planner->choice, allocation, holder);
+		reason = lien_plan_open(allocation, planner->selection->open,
+			planner->selection->open_count, holder);
 	if (reason)
 		return reason;
 	process = may_have(planner, allocation);
@@ -579,34 +553,6 @@ uint64_t lien_plan_object(const struct lien_allocation *object, const struct lie
 	return 0;
 }
 
-/* Each process that holds the object must be held while its memory is away. */
-static const char *check_holders(
-	struct together *all, const struct lien_allocation *object, uint32_t *holder)
-{
-	const struct lien_holding *holding;
-	struct lien_binding *binding;
-	bool found;
-
-	LIST_FOREACH (holding, &object->holdings, of_allocation) {
-		found = false;
-		RB_FOREACH (
-			binding, lien_binding_tree, (struct lien_binding_tree *)&object->bound) {
-			if (!step(all))
-				return too_many;
-			if (binding->memory->owner == holding->process) {
-				found = true;
-				break;
-			}
-		}
-		if (!found) {
-			*holder = holding->process->pid;
-			return "bound to a multicast object that a process holds which has no "
-			       "memory in it";
-		}
-	}
-	return NULL;
-}
-
 /* An object is exported and imported like memory. Returns NULL, or why unknown processes may hold
  * it.
  */
@@ -615,7 +561,8 @@ static const char *object_unsure(
 {
 	const struct lien_process *process;
 
-	if (exports_unknown(object) || lien_choice_open(&planner->choice, object, holder))
+	if (exports_unknown(object) || lien_plan_open(object, planner->selection->open,
+					       planner->selection->open_count, holder))
 		return "bound to a multicast object that is exported, and may be imported yet";
 	process = object->owner ? may_import(planner, object) : NULL;
 	if (!process && object->owner)
@@ -628,14 +575,26 @@ static const char *check_object(
 	struct together *all, const struct lien_allocation *object, uint32_t *holder)
 {
 	const char *reason = object_unsure(all->planner, object, holder);
+	const uint64_t mark = ++all->planner->mark; /* of owners of its memory */
+	const struct lien_holding *holding;
 	struct lien_binding *binding;
 
 	if (reason)
 		return reason;
-	RB_FOREACH (binding, lien_binding_tree, (struct lien_binding_tree *)&object->bound)
+	RB_FOREACH (binding, lien_binding_tree, (struct lien_binding_tree *)&object->bound) {
 		if (!step(all) || add(&all->memory, binding->memory) < 0)
 			return too_many;
-	return check_holders(all, object, holder);
+		if (binding->memory->owner)
+			binding->memory->owner->mark = mark;
+	}
+	/* Each process that holds the object must be held while its memory is away. */
+	LIST_FOREACH (holding, &object->holdings, of_allocation)
+		if (holding->process->mark != mark) {
+			*holder = holding->process->pid;
+			return "bound to a multicast object that a process holds which has no "
+			       "memory in it";
+		}
+	return NULL;
 }
 
 static const char *check_memory(
@@ -660,15 +619,6 @@ static const char *check_memory(
 	return NULL;
 }
 
-static bool stays(struct planner *planner, const struct lien_allocation *other)
-{
-	uint32_t holder;
-
-	return !lien_choice_has(&planner->choice, other, false) ||
-	       lien_movable_not_alone(planner, other, &holder) ||
-	       lien_movable_unreachable(planner, other->owner);
-}
-
 /*
  * Every process that holds a multicast object uses the memory that is bound to it. So the memory of
  * an object moves as a whole or not at all, and only if each of these processes has some of it:
@@ -678,7 +628,7 @@ const char *lien_movable_not(struct planner *planner, const struct lien_allocati
 	uint64_t *team, uint32_t *holder)
 {
 	struct together all = {.planner = planner, .memory = {{allocation}, 1}};
-	const char *reason = lien_movable_not_alone(planner, allocation, holder);
+	const char *reason = not_alone(planner, allocation, holder);
 	unsigned i;
 
 	*team = 0;
@@ -692,8 +642,20 @@ const char *lien_movable_not(struct planner *planner, const struct lien_allocati
 	for (i = 0; i < all.memory.count; i++) {
 		if (!*team || all.memory.one[i]->id < *team)
 			*team = all.memory.one[i]->id;
-		if (i && stays(planner, all.memory.one[i]))
+		if (i && (!lien_choice_has(&planner->choice, all.memory.one[i], false) ||
+				 lien_movable_stays(planner, all.memory.one[i], true)))
 			return "bound to a multicast object together with memory that stays";
 	}
 	return NULL;
+}
+
+bool lien_movable_stays(
+	struct planner *planner, const struct lien_allocation *allocation, bool alone)
+{
+	uint64_t team;
+	uint32_t holder;
+
+	return (alone ? not_alone(planner, allocation, &holder)
+		      : lien_movable_not(planner, allocation, &team, &holder)) ||
+	       lien_movable_unreachable(planner, allocation->owner);
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/quiesce/by_comm.h"
+#include "agent/quiesce/gate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/graph/array.h"
-#include "agent/quiesce/gate.h"
 
 /* Limits for one process, which may make any number of communicators. Beyond them its gate holds
  * all communicators. */
@@ -19,12 +18,6 @@ struct numbers {
 	uint64_t number[AWAY_MAX];
 	unsigned count;
 };
-
-static bool have(const struct numbers *numbers, uint64_t number)
-{
-	return numbers->count &&
-	       bsearch(&number, numbers->number, numbers->count, sizeof(number), lien_u64_cmp);
-}
 
 /* Adds it once. Returns false if there is no room. */
 static bool add(struct numbers *numbers, uint64_t number)
@@ -90,47 +83,40 @@ static bool is_chunk(const struct lien_wire_item *item)
 	return !item->index && item->flags & LIEN_WIRE_OWNED && item->allocation_bytes <= CHUNK;
 }
 
-static unsigned count_items(const struct lien_plan *plan)
-{
-	unsigned i, n = 0;
-
-	for (i = 0; i < plan->processes_count; i++)
-		n += plan->processes[i].items_count;
-	return n;
-}
-
-static unsigned list_chunks(const struct lien_plan *plan, uint64_t *tokens)
+/* Lists their tokens, sorted. -ENOMEM. */
+static int list_chunks(const struct lien_plan *plan, uint64_t **tokens, unsigned *count)
 {
 	const struct lien_plan_process *part = plan->processes;
-	unsigned i, j, n = 0;
+	unsigned i, j, room = 0;
 
 	for (i = 0; i < plan->processes_count; i++)
-		for (j = 0; j < part[i].items_count; j++)
-			if (is_chunk(&part[i].items[j]))
-				tokens[n++] = part[i].items[j].token;
-	if (n)
-		qsort(tokens, n, sizeof(*tokens), lien_u64_cmp);
-	return n;
+		for (j = 0; j < part[i].items_count; j++) {
+			if (!is_chunk(&part[i].items[j]))
+				continue;
+			if (lien_array_grow(tokens, *count, &room, sizeof(**tokens)))
+				return -ENOMEM;
+			(*tokens)[(*count)++] = part[i].items[j].token;
+		}
+	if (*count)
+		qsort(*tokens, *count, sizeof(**tokens), lien_u64_cmp);
+	return 0;
 }
 
 void lien_by_comm_moved(struct lien_agent *agent)
 {
 	const struct lien_plan *plan = &agent->plan;
-	uint64_t *tokens = calloc(count_items(plan) + 1, sizeof(*tokens));
-	const unsigned count = tokens ? list_chunks(plan, tokens) : 0;
 	const struct lien_plan_process *part = plan->processes;
-	struct lien_process *process;
+	uint64_t *tokens = NULL;
+	unsigned i, j, count = 0;
+	const bool unsure = list_chunks(plan, &tokens, &count);
 	struct lien_tracked *tracked;
-	unsigned i, j;
 
 	for (i = 0; i < plan->processes_count; i++) {
-		process = lien_graph_process(agent->graph, part[i].pid);
-		tracked = process ? process->agent : NULL;
-		for (j = 0; tracked && count && j < part[i].items_count; j++)
-			tracked->gate_mixed |= bsearch(&part[i].items[j].token, tokens, count,
-						       sizeof(*tokens), lien_u64_cmp) != NULL;
-		if (tracked && !tokens)
-			tracked->gate_mixed = true;
+		tracked = lien_gate_tracked(agent, part[i].pid);
+		if (tracked)
+			tracked->gate_mixed |= unsure;
+		for (j = 0; tracked && j < part[i].items_count; j++)
+			tracked->gate_mixed |= lien_u64_find(tokens, count, part[i].items[j].token);
 	}
 	free(tokens);
 }
@@ -176,11 +162,13 @@ static const char *list_comms(struct lien_process *process, uint64_t *comms, uns
 		family = family_of(process, comm);
 		if (!family || ++all > COMMS_MAX)
 			return too_many;
-		if (have(&groups, lien_comm_group(comm)) && !add(&families, family))
+		if (lien_u64_find(groups.number, groups.count, lien_comm_group(comm)) &&
+			!add(&families, family))
 			return too_many;
 	}
 	RB_FOREACH (comm, lien_comm_tree, &process->comms) {
-		if (!lien_comm_unnamed(comm) && !have(&families, family_of(process, comm)))
+		if (!lien_comm_unnamed(comm) &&
+			!lien_u64_find(families.number, families.count, family_of(process, comm)))
 			continue;
 		if (*count == AWAY_MAX)
 			return too_many;
@@ -346,22 +334,12 @@ static void unite(struct list *list, unsigned a, unsigned b)
 	list->group[a].bytes += list->group[b].bytes;
 }
 
-static bool is_asked(const uint64_t *asked, unsigned count, uint64_t group)
-{
-	unsigned i;
-
-	for (i = 0; i < count && asked[i] != group; i++)
-		;
-	return !count || i < count;
-}
-
 /* Adds what the process lacks, of the groups that the restore is for. Returns false if there are
  * too many. */
 static bool add_memory(struct list *list, const struct lien_transaction_result *result,
 	struct lien_process *process)
 {
-	const unsigned count = result->groups_count;
-	const uint64_t *asked = result->groups;
+	const unsigned asked = result->groups_count;
 	struct lien_mapping *mapping;
 	uint64_t group;
 	int at;
@@ -370,7 +348,7 @@ static bool add_memory(struct list *list, const struct lien_transaction_result *
 		if (!mapping->parked)
 			continue;
 		group = lien_comm_group(lien_allocation_comm(mapping->holding->allocation));
-		if (!is_asked(asked, count, group))
+		if (asked && !lien_u64_have(result->groups, asked, group))
 			continue;
 		at = find(list, group);
 		if (at < 0)
@@ -415,13 +393,13 @@ static int note_waiting(
 {
 	struct list *list = context;
 	struct lien_process *process = lien_graph_process(list->agent->graph, who->pid);
-	const struct lien_comm key = {.address = held->comm}, *comm;
+	const struct lien_comm *comm;
 	struct group *group;
 	int at;
 
 	if (!process || !held->comm)
 		return 0;
-	comm = RB_FIND(lien_comm_tree, &process->comms, (struct lien_comm *)&key);
+	comm = lien_comm_find(process, held->comm);
 	at = comm ? find(list, lien_comm_group(comm)) : -1;
 	if (at < 0)
 		return 0;

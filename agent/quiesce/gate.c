@@ -24,15 +24,10 @@
 /* Is memory of [from, end) away? */
 static bool is_away(struct lien_process *process, uint64_t from, uint64_t end)
 {
-	const struct lien_mapping key = {.va = from};
-	const struct lien_mapping *mapping = lien_process_mapping(process, from);
+	struct lien_mapping *mapping = lien_process_overlap(process, from, end - from);
 
-	if (!mapping)
-		mapping = RB_NFIND(
-			lien_mapping_tree, &process->mappings, (struct lien_mapping *)&key);
 	for (; mapping && mapping->va < end;
-		mapping = RB_NEXT(
-			lien_mapping_tree, &process->mappings, (struct lien_mapping *)mapping))
+		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping))
 		if (mapping->parked)
 			return true;
 	return false;
@@ -166,8 +161,6 @@ void lien_gate_set(struct lien_agent *agent, bool all)
 		tracked = lien_gate_tracked(agent, agent->plan.processes[i].pid);
 		if (!tracked)
 			continue;
-		tracked->gate_was_shut =
-			lien_probes_gate_holds(agent->probes, tracked->pid, &tracked->gate_held);
 		tracked->gate_was_all = tracked->gate_all;
 		tracked->gate_all |= all;
 		tracked->gate_shared = shared;
@@ -480,13 +473,13 @@ static void find_unlisted(struct use *first)
 static bool group_in_use(const struct lien_agent *agent, const struct use *use, uint64_t *group)
 {
 	struct lien_process *process = lien_graph_process(agent->graph, use->tracked->pid);
-	const struct lien_comm key = {.address = use->held.comm}, *comm;
+	const struct lien_comm *comm;
 	struct lien_probe_shut shut;
 
 	if (!process || !use->held.comm ||
 		!lien_probes_gate_holds(agent->probes, process->pid, &shut) || !shut.by_comm)
 		return false;
-	comm = RB_FIND(lien_comm_tree, &process->comms, (struct lien_comm *)&key);
+	comm = lien_comm_find(process, use->held.comm);
 	if (!comm || lien_comm_unnamed(comm))
 		return false;
 	*group = lien_comm_group(comm);
@@ -505,7 +498,8 @@ bool lien_gate_others_wait(struct lien_agent *agent)
 	return process && process->uid != agent->transaction_of.uid;
 }
 
-void lien_gate_serve(struct lien_agent *agent)
+/* Looks for threads that wait for memory that is away, and acts as the offload's client asked. */
+static void serve(struct lien_agent *agent)
 {
 	struct lien_how how = {.timeout_ms = RESTORE_MS};
 	struct lien_selection selection = {0};
@@ -592,7 +586,7 @@ void lien_gate_tick(struct lien_agent *agent)
 		return;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		tick_process(agent, process);
-	lien_gate_serve(agent);
+	serve(agent);
 }
 
 struct view {

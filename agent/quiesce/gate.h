@@ -55,15 +55,13 @@ void lien_gate_let_go(struct lien_agent *agent, struct lien_tracked *tracked);
 bool lien_gate_held_before(
 	const struct lien_agent *agent, uint32_t pid, const struct lien_probe_held *held);
 
-/* Looks for threads that wait for memory that is away, and acts as the offload's client asked. Call
- * it when a transaction has ended, before anybody begins another one. */
-void lien_gate_serve(struct lien_agent *agent);
-/* The same, and what else is due. */
+/* Unless a transaction runs: puts gates on what processes have loaded while their memory is away,
+ * looks for threads that wait for it, and acts as the offload's client asked. Call it also when a
+ * transaction has ended, before anybody begins another one. */
 void lien_gate_tick(struct lien_agent *agent);
-/* Puts the gate on libraries that the process, or any, has loaded while its memory is away. Not
- * during a transaction, which looks by itself (lien_gate_covers()). */
+/* Puts the gate on libraries that the process has loaded while its memory is away. Not during a
+ * transaction, which looks by itself (lien_gate_covers()). */
 void lien_gate_cover(struct lien_agent *agent, struct lien_process *process);
-void lien_gate_cover_late(struct lien_agent *agent);
 /* Does a thread of a user other than the transaction's wait for memory that is to be restored for
  * it? */
 bool lien_gate_others_wait(struct lien_agent *agent);
@@ -74,5 +72,32 @@ bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, boo
 /* Returns the held threads, as `status` shows them. */
 json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewer);
 extern const char *const lien_on_use_names[LIEN_ON_USE_IGNORE + 1];
+
+/* --- by_comm.c ------------------------------------------------------------------------------- */
+
+/*
+ * Gates that hold calls by communicator. If only some communicators' memory is away from a process,
+ * the others can be used: their calls pass. That needs certainty about whose memory it is.
+ * Communicators that were split or shrunk from each other may share memory, so they are held
+ * together; and so is everything if any memory that is away is only attributed by a guess, is not
+ * NCCL's, or is not known.
+ */
+
+/* Call this when an offload has succeeded: notes the processes whose moved memory may be several
+ * communicators'. */
+void lien_by_comm_moved(struct lien_agent *agent);
+/* Call this when an offload or a restore has ended: makes the process's gate, if it is shut, hold
+ * what it has to, and lets go of threads that it no longer holds. */
+void lien_by_comm_set(struct lien_agent *agent, uint32_t pid);
+/*
+ * For struct lien_transaction_ops.next_part: which memory a restore in parts brings back next. One
+ * communicator's after the other, or that of several together if they may share some. Those for
+ * which threads wait come first, the longest wait first; then the smallest. From the second part
+ * on, each has up to twice as many of them as the one before, so that parts are few; no part mixes
+ * those that threads wait for with others. Takes all at once, and says why, where gates cannot tell
+ * communicators apart: what came back first would be of no use.
+ */
+unsigned lien_parts_next(void *agent, const struct lien_transaction_result *result,
+	uint64_t *groups, unsigned max, char *why, size_t size);
 
 #endif

@@ -231,13 +231,3 @@ void lien_gate_cover(struct lien_agent *agent, struct lien_process *process)
 	lien_log(
 		4, "process %u, whose memory is away, has loaded a library: %s", process->pid, why);
 }
-
-void lien_gate_cover_late(struct lien_agent *agent)
-{
-	struct lien_process *process;
-
-	if (!lien_probes_facts(agent->probes)->gates)
-		return;
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		lien_gate_cover(agent, process);
-}

@@ -2,12 +2,11 @@
 /* Which held threads go on, because others wait for them, and whether a job is at rest. */
 #include "agent/quiesce/rest_internal.h"
 
-#include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "agent/graph/pids.h"
 #include "agent/link/link.h"
@@ -34,32 +33,20 @@ struct unseen {
  */
 static bool stands(uint32_t pid, uint32_t tid, uint64_t *number, uint64_t *argument, uint64_t *sp)
 {
-	char path[64], text[256], *space, *end;
-	ssize_t n;
-	int fd;
+	char path[64], text[256] = "";
+	FILE *file;
 
 	snprintf(path, sizeof(path), "/proc/%u/task/%u/syscall", pid, tid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
-	if (fd >= 0)
-		close(fd);
+	file = fopen(path, "re");
 	*number = *argument = *sp = UINT64_MAX;
-	if (n <= 0)
-		return true;
-	text[n] = '\0';
+	if (!file || !fgets(text, sizeof(text), file))
+		text[0] = '\0';
+	if (file)
+		fclose(file);
 	/* "NUMBER ARGUMENTS SP PC", "-1 SP PC", or "running" */
-	space = strrchr(text, ' ');
-	if (!space)
-		return false;
-	*space = '\0';
-	space = strrchr(text, ' ');
-	if (!space)
-		return false;
-	*sp = strtoull(space + 1, NULL, 16);
-	*number = strtoull(text, &end, 10);
-	if (end < space)
-		*argument = strtoull(end, NULL, 16);
-	return true;
+	return !text[0] || sscanf(text, "-1 %" SCNx64, sp) == 1 ||
+	       sscanf(text, "%" SCNu64 " %" SCNx64 " %*x %*x %*x %*x %*x %" SCNx64, number,
+		       argument, sp) == 3;
 }
 
 struct area {
@@ -389,7 +376,7 @@ static void allow_the_rest(struct rest *rest)
  * If it makes too many, another process is behind, by fewer. */
 static void allow_singly(struct rest *rest)
 {
-	struct lien_singly *singly = rest->resting->singly;
+	struct lien_singly *singly = &rest->resting->singly;
 	struct lien_probe_pair others = {.peer = LIEN_PROBE_OTHERS};
 	bool several = false;
 	unsigned i;

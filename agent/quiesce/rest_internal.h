@@ -24,16 +24,10 @@ struct begun {
 	uint64_t calls;
 };
 
-struct place {
-	uint32_t pid;
-	unsigned index; /* in the list of pids, which is in any order */
-};
-
 struct rest {
 	struct lien_agent *agent;
 	struct lien_resting *resting;
-	const uint32_t *pids;
-	struct place *places; /* sorted by pid */
+	const uint32_t *pids; /* sorted */
 	bool *busy;	      /* parallel to pids: a device is busy, or a thread is in a call */
 	unsigned count;
 	bool behind;	 /* others are known to wait for some of the threads */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "agent/graph/array.h"
+#include "agent/graph/pids.h"
 #include "agent/quiesce/elsewhere.h"
 #include "agent/quiesce/gate.h"
 #include "loader/probes/calls.h"
@@ -14,34 +15,11 @@
 
 /* --- what the kernel side says ---------------------------------------------------------------- */
 
-static int place_cmp(const void *a, const void *b)
-{
-	const struct place *x = a, *y = b;
-
-	return (x->pid > y->pid) - (x->pid < y->pid);
-}
-
-static bool index_pids(struct rest *rest)
-{
-	unsigned i;
-
-	rest->places = calloc(rest->count + 1, sizeof(*rest->places));
-	if (!rest->places)
-		return false;
-	for (i = 0; i < rest->count; i++)
-		rest->places[i] = (struct place){rest->pids[i], i};
-	if (rest->count)
-		qsort(rest->places, rest->count, sizeof(*rest->places), place_cmp);
-	return true;
-}
-
 int lien_rest_index_of(const struct rest *rest, uint32_t pid)
 {
-	const struct place key = {.pid = pid}, *found;
+	const uint32_t *found = bsearch(&pid, rest->pids, rest->count, sizeof(pid), lien_pid_cmp);
 
-	found = rest->count ? bsearch(&key, rest->places, rest->count, sizeof(key), place_cmp)
-			    : NULL;
-	return found ? (int)found->index : -1;
+	return found ? (int)(found - rest->pids) : -1;
 }
 
 /* This and note_pair() skip processes that are not in .pids. */
@@ -117,7 +95,7 @@ static int begun_cmp(const void *a, const void *b)
 /* Lists the held threads. Returns false if out of memory. */
 static bool list_held(struct rest *rest)
 {
-	if (!index_pids(rest) || lien_probes_held(rest->agent->probes, note_held, rest) < 0)
+	if (lien_probes_held(rest->agent->probes, note_held, rest) < 0)
 		return false;
 	if (rest->waiting_count)
 		qsort(rest->waiting, rest->waiting_count, sizeof(*rest->waiting), waiting_cmp);
@@ -428,7 +406,6 @@ bool lien_rest_take(struct rest *rest)
 void lien_rest_clear(struct rest *rest)
 {
 	free(rest->busy);
-	free(rest->places);
 	free(rest->begun);
 	free(rest->waiting);
 	free(rest->targets.held);

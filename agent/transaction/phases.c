@@ -98,20 +98,11 @@ struct lien_wire_item *lien_participant_find(const struct participant *participa
 int lien_participant_add(
 	struct participant *participant, const struct lien_wire_item *items, unsigned count)
 {
-	unsigned room = participant->room ? participant->room : 64;
-	struct lien_wire_item *grown;
-
 	if (count > LIEN_WIRE_ITEMS_MAX - participant->count)
 		return -E2BIG;
-	while (room < participant->count + count)
-		room *= 2;
-	if (room != participant->room) {
-		grown = realloc(participant->items, room * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		participant->items = grown;
-		participant->room = room;
-	}
+	if (lien_array_reserve(&participant->items, participant->count + count, &participant->room,
+		    sizeof(*items)))
+		return -ENOMEM;
 	if (count)
 		memcpy(participant->items + participant->count, items, count * sizeof(*items));
 	participant->count += count;
@@ -317,6 +308,8 @@ void lien_transaction_end(struct lien_transaction *t)
 			     !lien_transaction_chosen(t) && !t->result.error;
 	t->result.chosen = lien_transaction_chosen(t);
 	t->result.only_lost = t->result.lost && !t->failing;
+	t->result.passes = t->resting.passes;
+	t->result.guesses = t->resting.guesses;
 	t->result.processes = t->processes;
 	t->result.processes_count = n;
 	t->result.ns = now - t->t_start;
@@ -502,7 +495,7 @@ static void take_reply(struct lien_transaction *t, unsigned index, const struct 
 		row->part(t, index, reply);
 	if (last && row->reply)
 		row->reply(t, index, header);
-	else if (last)
+	else if (last && participant->phase == t->phase)
 		lien_phase_finished(t, index);
 }
 

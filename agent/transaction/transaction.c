@@ -217,9 +217,7 @@ static const struct lien_uuid *gpu_of(
 			return NULL;
 		ordinal = part->items[i].location_id;
 	}
-	return process && process->ordinals && ordinal >= 0 && ordinal < process->ordinals->count
-		       ? &process->ordinals->uuid[ordinal]
-		       : NULL;
+	return process ? lien_ordinals_uuid(process->ordinals, ordinal) : NULL;
 }
 
 static struct group *group_of(struct group *groups, unsigned *count, const struct lien_uuid *gpu)

@@ -116,18 +116,18 @@ enum lien_rest {
 	LIEN_REST_REACHED, /* no thread is in a call that may start work */
 };
 
-/* A job that is being brought to rest. */
 /* Looks in a row that let in threads of one process alone, call by call (lien_targets_guess()). */
 struct lien_singly {
 	uint32_t pid;  /* 0: none, or several were */
 	unsigned more; /* calls that the last look allowed it besides: twice as many each time */
 };
 
+/* A job that is being brought to rest. What a look leaves as it is lasts until the next one. */
 struct lien_resting {
-	const uint32_t *pids;
-	const bool *busy; /* for each process: one of its devices is, if they were asked: */
-	bool unasked;	  /* they were not: any may be busy */
-	bool counted;	  /* result: counts show who is behind */
+	const uint32_t *pids; /* sorted */
+	const bool *busy;     /* for each process: one of its devices is, if they were asked: */
+	bool unasked;	      /* they were not: any may be busy */
+	bool counted;	      /* result: counts show who is behind */
 	/* Result: devices are to be asked in the way that keeps nobody from launching, but would
 	 * spoil a capture. Either it spoils none, because all that have begun are known; or
 	 * somebody may have to launch work, whatever the counts say: some have graphs, whose
@@ -146,8 +146,8 @@ struct lien_resting {
 	unsigned passes;       /* threads that were let in; at_rest adds to it */
 	unsigned guesses;      /* how often threads were let in on suspicion; at_rest adds to it */
 	unsigned busy_guesses; /* those among them of threads of busy processes */
-	struct lien_singly *singly; /* at_rest keeps it up to date */
-	lien_pass_fn *pass;	    /* takes the threads that others wait for, with this: */
+	struct lien_singly singly; /* at_rest keeps it up to date */
+	lien_pass_fn *pass;	   /* takes the threads that others wait for, with this: */
 	void *to;
 	char *why;    /* buffer: unless at rest, who is waited for */
 	uint32_t who; /* the process that this names; 0: none */
@@ -202,7 +202,8 @@ struct lien_transaction_ops {
 	/* Looks at the processes, and lets those threads in that others wait for. Never returns
 	 * LIEN_REST_REACHED while `levelling`. */
 	enum lien_rest (*at_rest)(void *context, struct lien_resting *resting);
-	/* Called when these are at rest: all calls that they have begun are done. May be NULL. */
+	/* Called when these are at rest: all calls that they have begun are done. The pids are
+	 * sorted. May be NULL. */
 	void (*rested)(void *context, const uint32_t *pids, unsigned count);
 	/* Called when all are at rest. 0: what is to be moved is unchanged; 1: *plan is the new
 	 * plan, valid until the transaction ends; -EINPROGRESS: ask again, if they still are;
@@ -305,7 +306,7 @@ int lien_transaction_offload(struct lien_transaction **out, const struct lien_pl
 /*
  * A transaction of another kind with these processes: 0, -ENOMEM. Those of a restore are all that
  * may hold something offloaded: each has to answer, because what one holds may be another's. Those
- * of an adoption are asked what ops->adopt returns.
+ * of an adoption, whose pids are sorted, are asked what ops->adopt returns.
  */
 int lien_transaction_new(struct lien_transaction **out, enum lien_transaction_kind kind,
 	const uint32_t *pids, unsigned count, unsigned timeout_ms,

@@ -90,7 +90,7 @@ struct lien_transaction {
 	uint64_t *part;	     /* what this one brings back; none: the last part, all that is left */
 	unsigned part_count; /* of it */
 	uint64_t *parted;    /* groups of this part and of those before */
-	unsigned parted_count;
+	unsigned parted_count, parted_room;
 	enum lien_transaction_kind kind;
 	const struct kind *rules;	   /* of that kind */
 	const struct phase *const *phases; /* by their numbers */
@@ -117,16 +117,12 @@ struct lien_transaction {
 	bool replanned;	   /* at rest, something else was to be moved than planned */
 	bool restaged;	   /* staged at rest, after which nothing changes */
 	unsigned round_ms; /* how long the next round of draining waits for the devices */
-	bool levelling;	   /* as struct lien_resting */
-	unsigned busy_guesses;
-	struct lien_singly singly;
+	struct lien_resting resting;
 	uint64_t t_level; /* the last step LEVEL */
-	unsigned levels;  /* and how many there were before */
 	bool rested;	  /* no thread was in a call before this round of draining */
 	bool ask;	  /* this round asks the devices, */
 	bool launches;	  /* and somebody may have to launch work meanwhile */
-	bool doubtful;	  /* the counts that show who is behind do not prove it any more, */
-	bool disbelieved; /* and are not believed any more */
+	bool doubtful;	  /* the counts that show who is behind do not prove it any more */
 	uint64_t t_moved; /* when somebody was let in last, or the gates took a step */
 	uint64_t t_again; /* when the next round begins */
 	uint32_t next_seq;
@@ -169,7 +165,9 @@ struct phase {
 		struct lien_wire_header *order, const void *body);
 	/* Handles a part of an answer, the last one included. */
 	void (*part)(struct lien_transaction *t, unsigned index, const struct reply *reply);
-	/* Handles the end of an answer. By default it finishes the process. */
+	/* Handles the end of an answer. By default it finishes the process, unless the transaction
+	 * is in another phase by now: threads are let in, and told that we are alive, in several.
+	 */
 	void (*reply)(
 		struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply);
 	/*

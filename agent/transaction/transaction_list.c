@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
 #include "agent/graph/bytes.h"
 #include "agent/graph/pids.h"
 #include "agent/transaction/transaction_internal.h"
@@ -57,30 +58,18 @@ uint32_t lien_part_flag(const struct lien_transaction *t)
 	return all ? LIEN_WIRE_CHOSEN : 0;
 }
 
-static bool was_parted(const struct lien_transaction *t, uint64_t group)
-{
-	unsigned i;
-
-	for (i = 0; i < t->parted_count; i++)
-		if (t->parted[i] == group)
-			return true;
-	return false;
-}
-
 /* Returns false if memory is short, or some of them were to come back before. */
 static bool add_parted(struct lien_transaction *t)
 {
-	uint64_t *grown;
 	unsigned i;
 
 	for (i = 0; i < t->part_count; i++)
-		if (was_parted(t, t->part[i]))
+		if (lien_u64_have(t->parted, t->parted_count, t->part[i]))
 			return false;
-	grown = realloc(t->parted, (t->parted_count + t->part_count) * sizeof(*grown));
-	if (!grown)
+	if (lien_array_reserve(&t->parted, t->parted_count + t->part_count, &t->parted_room,
+		    sizeof(*t->parted)))
 		return false;
-	t->parted = grown;
-	memcpy(grown + t->parted_count, t->part, t->part_count * sizeof(*grown));
+	memcpy(t->parted + t->parted_count, t->part, t->part_count * sizeof(*t->part));
 	t->parted_count += t->part_count;
 	return true;
 }
@@ -143,7 +132,6 @@ static bool is_final(const struct lien_transaction *t)
  * counts is whether that part succeeds. */
 static void try_again(struct lien_transaction *t)
 {
-	struct lien_transaction_process *process;
 	unsigned i;
 
 	t->together = true;
@@ -154,18 +142,14 @@ static void try_again(struct lien_transaction *t)
 	t->result.text[0] = t->result.undo_text[0] = 0;
 	t->result.blame = (struct lien_blame){0};
 	for (i = 0; i < t->count; i++) {
-		const struct lien_transaction_process *before = &t->participants[i].before;
+		struct lien_transaction_process *before = &t->participants[i].before,
+						*process = &t->processes[i];
 
-		process = &t->processes[i];
 		if (!process->failed)
 			continue;
-		process->failed = false;
-		process->allocations = before->allocations;
-		process->imports = before->imports;
-		process->mappings = before->mappings;
-		process->bytes = before->bytes;
-		process->discarded = before->discarded;
-		process->verified = before->verified;
+		memcpy(before->phase_ns, process->phase_ns, sizeof(before->phase_ns));
+		before->lends = process->lends;
+		*process = *before;
 	}
 }
 
@@ -429,9 +413,8 @@ static void choose_members(struct lien_transaction *t)
  */
 static bool withheld_by(const struct lien_transaction *t, unsigned i, unsigned j)
 {
-	if (t->participants[j].gone)
-		return t->participants[j].withheld && lien_restore_may_share(t, i, j);
-	return t->participants[j].withheld && related(t, i, j);
+	return t->participants[j].withheld &&
+	       (t->participants[j].gone ? lien_restore_may_share(t, i, j) : related(t, i, j));
 }
 
 /* A process that has not been heard may have memory that objects join with this one's. */

@@ -66,15 +66,6 @@ static void gate_arguments(const struct lien_transaction *t, enum lien_phase pha
 		order->arg2 = t->generation;
 }
 
-/* Threads can be let in later, too, so replies may come in another phase. */
-static void gate_reply(
-	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
-{
-	(void)reply;
-	if (t->phase == LIEN_PHASE_GATE)
-		lien_phase_finished(t, index);
-}
-
 const struct phase lien_phase_gate = {
 	.name = "gate",
 	.type = LIEN_WIRE_GATE,
@@ -83,7 +74,6 @@ const struct phase lien_phase_gate = {
 	.applies = has_gate,
 	.enter = gate_enter,
 	.arguments = gate_arguments,
-	.reply = gate_reply,
 };
 
 /* --- draining --------------------------------------------------------------------------------- */
@@ -91,6 +81,15 @@ const struct phase lien_phase_gate = {
 static bool is_unrested(const struct lien_transaction *t)
 {
 	return !t->restaged;
+}
+
+static void pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
+{
+	struct lien_transaction *t = to;
+	int index = lien_transaction_index(t, pid);
+
+	if (index >= 0 && !t->participants[index].seq && !t->participants[index].gone)
+		lien_transaction_order(t, index, LIEN_PHASE_GATE, 0, tids, count * sizeof(*tids));
 }
 
 /*
@@ -110,9 +109,9 @@ static bool drain_enter(struct lien_transaction *t)
 	if ((t->ops.gate && lien_gates_step(t, LIEN_GATE_LEVEL)) || captures(t))
 		return false;
 	t->t_drain = t->ops.now_ns(t->ops.context);
-	t->rested = t->ask = t->launches = t->doubtful = t->disbelieved = false;
+	t->rested = t->ask = t->launches = t->doubtful = false;
 	t->t_level = t->t_moved = t->t_drain;
-	t->levelling = true;
+	t->resting = (struct lien_resting){.levelling = true, .pass = pass, .to = t};
 	t->round_ms = NEAR_MS;
 	return true;
 }
@@ -164,15 +163,6 @@ static bool drain_excuse(
 	return t->ops.gate && reply->result == -ETIMEDOUT; /* only this round timed out */
 }
 
-static void pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
-{
-	struct lien_transaction *t = to;
-	int index = lien_transaction_index(t, pid);
-
-	if (index >= 0 && !t->participants[index].seq && !t->participants[index].gone)
-		lien_transaction_order(t, index, LIEN_PHASE_GATE, 0, tids, count * sizeof(*tids));
-}
-
 /*
  * Short rounds let threads in soon. When all are held already, only the devices are left: rounds
  * get longer, because a machine that is slow or busy needs more than a short one to ask its
@@ -180,19 +170,11 @@ static void pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
  */
 static unsigned next_round_ms(unsigned last_ms, enum lien_rest rest, bool singly)
 {
-	switch (rest) {
-	case LIEN_REST_FAR:
+	if (rest == LIEN_REST_FAR)
 		return ROUND_MS;
-	case LIEN_REST_REACHED:
-		if (singly)
-			return NEAR_MS;
-		return 2 * last_ms < LONG_MS ? 2 * last_ms : LONG_MS;
-	case LIEN_REST_NEAR:
-	case LIEN_REST_LEVEL:
-	case LIEN_REST_UNEVEN:
-		break;
-	}
-	return NEAR_MS;
+	if (rest != LIEN_REST_REACHED || singly)
+		return NEAR_MS;
+	return 2 * last_ms < LONG_MS ? 2 * last_ms : LONG_MS;
 }
 
 /*
@@ -206,52 +188,44 @@ static unsigned next_round_ms(unsigned last_ms, enum lien_rest rest, bool singly
 static bool is_doubtful(
 	struct lien_transaction *t, unsigned passes, enum lien_rest rest, bool idle_for_another)
 {
+	struct lien_resting *resting = &t->resting;
 	const uint64_t now = t->ops.now_ns(t->ops.context);
 	uint64_t still;
 
-	if (t->result.passes != passes || rest == LIEN_REST_LEVEL || rest == LIEN_REST_UNEVEN)
+	if (resting->passes != passes || rest == LIEN_REST_LEVEL || rest == LIEN_REST_UNEVEN)
 		t->t_moved = now;
 	still = now - t->t_moved;
 	t->doubtful |= rest != LIEN_REST_REACHED && still > DOUBT_NS;
-	t->disbelieved |= (rest != LIEN_REST_REACHED || idle_for_another) &&
-			  still > t->timeout_ms * 1000000ull / 2;
+	resting->disbelieved |= (rest != LIEN_REST_REACHED || idle_for_another) &&
+				still > t->timeout_ms * 1000000ull / 2;
 	return t->doubtful;
 }
 
 /* Returns false if the job is not at rest, and does what brings it nearer. `busy`: a device is. */
-static bool look(struct lien_transaction *t, struct lien_resting *resting, bool busy)
+static bool look(struct lien_transaction *t, bool busy)
 {
-	const unsigned passes = t->result.passes;
+	struct lien_resting *resting = &t->resting;
+	const unsigned passes = resting->passes;
 	enum lien_rest rest;
 
-	resting->disbelieved = t->disbelieved;
-	resting->levelling = t->levelling;
+	resting->counted = true; /* until a look says otherwise: nobody is asked unawares */
+	resting->launches = resting->begins = resting->idle = false;
 	resting->unasked = !t->ask;
 	resting->ns = t->ops.now_ns(t->ops.context) - t->t_level;
-	resting->levels = t->levels;
 	resting->round_ns = t->ops.now_ns(t->ops.context) - t->t_round;
-	resting->passes = t->result.passes;
-	resting->guesses = t->result.guesses;
-	resting->busy_guesses = t->busy_guesses;
-	resting->singly = &t->singly;
-	resting->pass = pass;
-	resting->to = t;
 	rest = t->ops.at_rest(t->ops.context, resting);
-	t->result.passes = resting->passes;
-	t->result.guesses = resting->guesses;
-	t->busy_guesses = resting->busy_guesses;
-	t->round_ms = next_round_ms(t->round_ms, rest, t->singly.pid);
+	t->round_ms = next_round_ms(t->round_ms, rest, resting->singly.pid);
 	if (is_doubtful(t, passes, rest, busy && resting->idle))
 		resting->counted = false;
 	t->ask = rest == LIEN_REST_REACHED || (!resting->counted && !resting->begins);
 	/* Ranks elsewhere may have to launch: what is level here can turn out not to be. */
 	t->launches = !resting->counted || resting->launches || t->ops.may_go_on;
 	if (rest == LIEN_REST_LEVEL && !lien_gates_step(t, LIEN_GATE_SHUT))
-		t->levelling = false;
+		resting->levelling = false;
 	if (rest == LIEN_REST_UNEVEN && !lien_gates_step(t, LIEN_GATE_LEVEL)) {
-		t->levelling = true;
+		resting->levelling = true;
 		t->t_level = t->ops.now_ns(t->ops.context);
-		t->levels++;
+		resting->levels++;
 	}
 	return rest == LIEN_REST_REACHED;
 }
@@ -374,14 +348,15 @@ static void drained(struct lien_transaction *t)
 	const char *busy = NULL;
 	char why[200] = "", device[128];
 	uint32_t busy_pid = 0;
+	struct lien_resting *resting = &t->resting;
 	unsigned i, n = 0;
-	struct lien_resting resting = {.pids = pids,
-		.busy = devices,
-		.working = working,
-		.why = why,
-		.size = sizeof(why),
-		.counted = true}; /* until a look says otherwise: nobody is asked unawares */
 
+	resting->pids = pids;
+	resting->busy = devices;
+	resting->working = working;
+	resting->why = why;
+	resting->size = sizeof(why);
+	resting->who = 0;
 	for (i = 0; pids && devices && i < t->count; i++) {
 		if (t->participants[i].gone)
 			continue;
@@ -405,15 +380,15 @@ static void drained(struct lien_transaction *t)
 			t->ops.rested(t->ops.context, pids, n);
 		at_rest(t);
 	} else if (!t->stopping) {
-		resting.count = n;
+		resting->count = n;
 		t->t_again = now + AGAIN_NS;
 		if (elsewhere == LIEN_GO_ON_LOOK) {
-			t->rested = pids && devices && look(t, &resting, asked && busy);
+			t->rested = pids && devices && look(t, asked && busy);
 			if (!here && ((asked && busy) || t->rested))
 				t->t_again = now;
 		}
 		if (now - t->t_drain >= t->timeout_ms * 1000000ull)
-			lien_transaction_fail(t, -EBUSY, busy ? busy_pid : resting.who, "%s%s%s",
+			lien_transaction_fail(t, -EBUSY, busy ? busy_pid : resting->who, "%s%s%s",
 				here   ? "at rest, but other nodes are not"
 				: busy ? busy
 				       : "not at rest",
@@ -529,16 +504,9 @@ const struct phase lien_phase_agree = {
 	.step = agree_step,
 };
 
-static void alive_reply(
-	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
-{
-	(void)t, (void)index, (void)reply;
-}
-
 const struct phase lien_phase_alive = {
 	.name = "alive",
 	.type = LIEN_WIRE_GATE,
 	.limit_ms = 10000,
 	.arguments = gate_arguments,
-	.reply = alive_reply,
 };

@@ -536,6 +536,7 @@ json_t *lien_view_holders(struct lien_graph *graph, const struct lien_viewer *vi
 	struct lien_mapping *mapping;
 	json_t *allocation;
 	const char *reason;
+	uint32_t holder;
 
 	error[0] = '\0';
 	if (!process || !lien_viewer_sees(viewer, process)) {
@@ -553,7 +554,7 @@ json_t *lien_view_holders(struct lien_graph *graph, const struct lien_viewer *vi
 	held = mapping->holding->allocation;
 	reason = lien_plan_unmovable(held);
 	if (!reason)
-		reason = lien_plan_open(graph, held, files->file, files->count);
+		reason = lien_plan_open(held, files->file, files->count, &holder);
 	if (!reason)
 		reason = lien_plan_unreachable_then(held->owner);
 	allocation = view_allocation(held);

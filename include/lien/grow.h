@@ -9,24 +9,31 @@
 #include <string.h>
 
 /*
- * Makes room for one more element after the first `count`. `array`: the address of a pointer to
- * elements of `size` bytes; NULL and a *room of 0 are an empty one. Returns 0, or -ENOMEM with the
- * array as it was.
+ * Makes room for `count` elements. `array`: the address of a pointer to elements of `size` bytes;
+ * NULL and a *room of 0 are an empty one. Returns 0, or -ENOMEM with the array as it was.
  */
-static inline int lien_array_grow(void *array, unsigned count, unsigned *room, size_t size)
+static inline int lien_array_reserve(void *array, unsigned count, unsigned *room, size_t size)
 {
-	const unsigned more = *room ? 2 * *room : 16;
+	unsigned more = *room ? *room : 16;
 	void *old, *grown;
 
-	if (count < *room)
+	if (count <= *room)
 		return 0;
+	while (more < count && more <= UINT_MAX / 2)
+		more *= 2;
 	memcpy(&old, array, sizeof(old));
-	grown = *room <= UINT_MAX / 2 ? reallocarray(old, more, size) : NULL;
+	grown = more >= count ? reallocarray(old, more, size) : NULL;
 	if (!grown)
 		return -ENOMEM;
 	memcpy(array, &grown, sizeof(grown));
 	*room = more;
 	return 0;
+}
+
+/* Makes room for one more element after the first `count`. */
+static inline int lien_array_grow(void *array, unsigned count, unsigned *room, size_t size)
+{
+	return count < UINT_MAX ? lien_array_reserve(array, count + 1, room, size) : -ENOMEM;
 }
 
 #endif

@@ -20,7 +20,6 @@
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
-#include "agent/quiesce/by_comm.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/quiesce.h"
 #include "agent/core/node.h"
@@ -384,12 +383,7 @@ void lien_by_comm_set(struct lien_agent *of, uint32_t pid)
 	(void)of, (void)pid;
 }
 
-void lien_gate_serve(struct lien_agent *agent)
-{
-	(void)agent;
-}
-
-void lien_gate_cover_late(struct lien_agent *agent)
+void lien_gate_tick(struct lien_agent *agent)
 {
 	(void)agent;
 }

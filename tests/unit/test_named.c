@@ -13,7 +13,7 @@ static void test_groups(void **state)
 	(void)state;
 	assert_int_equal(lien_groups_seen(graph, NULL, &groups, &count), 0);
 	assert_int_equal(count, 0);
-	assert_false(lien_groups_find(groups, count, 0));
+	assert_false(lien_u64_find(groups, count, 0));
 	free(groups);
 	for (unsigned pid = 1; pid <= 3; pid++) {
 		started(pid);
@@ -24,15 +24,15 @@ static void test_groups(void **state)
 	assert_int_equal(lien_groups_seen(graph, NULL, &groups, &count), 0);
 	assert_int_equal(count, 40);
 	for (unsigned i = 0; i < 20; i++) {
-		assert_true(lien_groups_find(groups, count, 0xf0 - 3 * i));
-		assert_true(lien_groups_find(groups, count, 0xf1 - 3 * i));
-		assert_false(lien_groups_find(groups, count, 0xf2 - 3 * i));
+		assert_true(lien_u64_find(groups, count, 0xf0 - 3 * i));
+		assert_true(lien_u64_find(groups, count, 0xf1 - 3 * i));
+		assert_false(lien_u64_find(groups, count, 0xf2 - 3 * i));
 	}
 	free(groups);
 	assert_int_equal(lien_groups_seen(graph, &alice, &groups, &count), 0);
 	assert_int_equal(count, 20);
-	assert_true(lien_groups_find(groups, count, 0xf0));
-	assert_false(lien_groups_find(groups, count, 0xf1));
+	assert_true(lien_u64_find(groups, count, 0xf0));
+	assert_false(lien_u64_find(groups, count, 0xf1));
 	free(groups);
 }
 

@@ -226,7 +226,7 @@ static void test_imports(void **state)
 
 static void test_pids(void **state)
 {
-	uint32_t pids[] = {1, 2, 3};
+	uint32_t pids[] = {1, 3, 2}; /* in any order */
 	struct lien_selection some = {.pids = pids, .pids_count = 1};
 
 	(void)state;
@@ -242,6 +242,8 @@ static void test_pids(void **state)
 	some.with_closure = false;
 	some.pids_count = 3;
 	assert_int_equal(make(&some), 0);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(plan.processes[i].pid, i + 1);
 	assert_int_equal(plan.bytes, 3 * PIECE);
 	/* An importer's own memory, not what it imported. */
 	pids[0] = 2;
@@ -871,7 +873,7 @@ static void test_unreachable_holder(void **state)
 /* An exported descriptor that is open keeps what the memory was: neither bytes nor room move. */
 static void test_open_export(void **state)
 {
-	const struct lien_probe_open_file open[] = {{.share = 9, .pid = 2}, {.share = 5, .pid = 7}};
+	const struct lien_probe_open_file open[] = {{.share = 5, .pid = 7}, {.share = 9, .pid = 2}};
 	struct lien_selection with_files = {.open = open, .open_count = 2};
 
 	(void)state;
@@ -887,6 +889,7 @@ static void test_open_export(void **state)
 	expect_refusal(&with_files, -EBUSY, "process 7");
 	assert_non_null(strstr(error, "of process 1 at 0x7e0000"));
 	with_files.strict = false;
+	with_files.open = &open[1];
 	with_files.open_count = 1;
 	assert_int_equal(make(&with_files), 0);
 	assert_int_equal(plan.left_count, 0);

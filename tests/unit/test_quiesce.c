@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* agent/quiesce/quiesce.h: who is let in, and when a job is at rest, by what the kernel side says.
  */
-#include <fcntl.h>
-#include <sys/mman.h>
+#include <stdio.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "agent/link/link.h"
-#include "agent/quiesce/by_comm.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/quiesce.h"
 #include "loader/discover/status.h"
@@ -45,15 +42,13 @@ static struct {
 	bool late[RANKS];		   /* which an earlier gate has signalled: it waits */
 	struct lien_probe_held_key unheld; /* no gate can hold it; .tid 0: there is none */
 	bool uncovered;			   /* the gates miss calls */
-	bool comes;    /* it waits for its own gate, to which it came after it was listed */
-	bool reversed; /* rank 1 is the first in the request; then .device[0] is its own */
+	bool comes; /* it waits for its own gate, to which it came after it was listed */
 } k;
 
 static struct lien_agent agent;
 static struct lien_tracked tracked[RANKS];
 static const uint32_t pids[RANKS] = {1, 2};
 static struct lien_resting resting;
-static struct lien_singly singly;
 
 uint64_t lien_now_ns(void)
 {
@@ -299,23 +294,24 @@ int lien_probes_threads(struct lien_probes *probes, const uint32_t *of, unsigned
 }
 
 /* Where a thread stands: before its gate, or it has ended. */
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...)
+FILE *__real_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode)
 {
 	unsigned pid, tid;
-	int fd;
+	FILE *file;
 
 	if (sscanf(path, "/proc/%u/task/%u/syscall", &pid, &tid) != 2)
-		return __real_open(path, flags);
+		return __real_fopen(path, mode);
 	assert_int_equal(tid, pid);
 	if (!k.late[pid - 1])
-		return -1;
+		return NULL;
 	k.unseen[pid - 1] &= !k.comes;
-	fd = memfd_create("syscall", MFD_CLOEXEC);
-	dprintf(fd, "%d %#x 0x0 0x0 0x0 0x0 0x0 0x7ffc00001000 0x7f0000001000\n", SYS_futex, GATE);
-	lseek(fd, 0, SEEK_SET);
-	return fd;
+	file = tmpfile();
+	fprintf(file, "%d %#x 0x0 0x0 0x0 0x0 0x0 0x7ffc00001000 0x7f0000001000\n", SYS_futex,
+		GATE);
+	rewind(file);
+	return file;
 }
 
 int lien_link_state(
@@ -421,8 +417,7 @@ static enum lien_rest look(void)
 	why[0] = '\0';
 	memset(k.let_in, 0, sizeof(k.let_in));
 	memset(k.others, 0, sizeof(k.others));
-	resting.singly = &singly;
-	resting.pids = k.reversed ? (const uint32_t[]){pids[1], pids[0]} : pids;
+	resting.pids = pids;
 	resting.busy = k.device;
 	resting.working = k.working;
 	resting.count = RANKS;
@@ -436,7 +431,6 @@ static void begin(void)
 {
 	memset(&k, 0, sizeof(k));
 	memset(&resting, 0, sizeof(resting));
-	memset(&singly, 0, sizeof(singly));
 	agent.graph = graph;
 	for (unsigned i = 0; i < RANKS; i++) {
 		started(pids[i]);
@@ -650,25 +644,6 @@ static void test_captures_that_are_known(void **state)
 	process(pids[0])->captured = true; /* somebody may have to launch */
 	look();
 	assert_true(resting.launches);
-}
-
-/* A request names processes in any order. */
-static void test_in_any_order(void **state)
-{
-	for (unsigned i = 0; i < 2; i++) {
-		counted();
-		k.reversed = i;
-		k.broadcasts[0] = 3;
-		k.broadcasts[1] = 1;
-		k.held_ms[1] = 1;
-		k.device[i] = true; /* rank 0's, which waits */
-		assert_int_equal(look(), LIEN_REST_NEAR);
-		assert_int_equal(k.let_in[0], 0);
-		assert_int_equal(k.let_in[1], 1);
-		assert_int_equal(k.allowed[1], 2);
-		end(state);
-		assert_int_equal(setup(state), 0);
-	}
 }
 
 /* Its memory is away since an earlier offload. */
@@ -964,7 +939,6 @@ int main(void)
 		QUIESCE(test_cannot_be_held),
 		QUIESCE(test_why_it_never_rests),
 		QUIESCE(test_captures_that_are_known),
-		QUIESCE(test_in_any_order),
 		QUIESCE(test_nobody_is_let_in_to_what_is_away),
 		QUIESCE(test_others_are_away),
 		QUIESCE(test_others_are_held_for_this_offload),

@@ -98,6 +98,7 @@ static enum lien_rest at_rest(void *context, struct lien_resting *resting)
 	for (unsigned i = 0; i < resting->count; i++) {
 		assert_true(g.level[resting->pids[i] - PID(0)]);
 		assert_int_equal(g.shut[resting->pids[i] - PID(0)], !resting->levelling);
+		assert_true(!i || resting->pids[i] > resting->pids[i - 1]);
 	}
 	snprintf(resting->why, resting->size, "somebody is inside");
 	resting->counted = !g.uncounted;
