@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,12 +48,62 @@ static inline unsigned lien_array_at_least(const void *array, unsigned count, si
 	return low;
 }
 
+/* Sorts the array, and keeps the first of equal elements. Returns how many are left. */
+static inline unsigned lien_array_unique(
+	void *array, unsigned count, size_t size, int (*cmp)(const void *, const void *))
+{
+	char *at = array;
+	unsigned i, left = 0;
+
+	if (count)
+		qsort(array, count, size, cmp);
+	for (i = 0; i < count; i++)
+		if (!left || cmp(at + (left - 1) * size, at + i * size))
+			memmove(at + left++ * size, at + i * size, size);
+	return left;
+}
+
 /* For qsort() and bsearch() of uint64_t. */
 static inline int lien_u64_cmp(const void *a, const void *b)
 {
 	const uint64_t *x = a, *y = b;
 
 	return (*x > *y) - (*x < *y);
+}
+
+/* Lists of pids as they occur in requests and transactions: in any order. */
+static inline bool lien_pids_have(const uint32_t *pids, unsigned count, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		if (pids[i] == pid)
+			return true;
+	return false;
+}
+
+static inline int lien_pid_cmp(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Returns a sorted copy for lien_pids_find(). NULL: out of memory. */
+static inline uint32_t *lien_pids_sorted(const uint32_t *pids, unsigned count)
+{
+	uint32_t *sorted = calloc(count + 1, sizeof(*sorted));
+
+	if (sorted && count) {
+		memcpy(sorted, pids, count * sizeof(*sorted));
+		qsort(sorted, count, sizeof(*sorted), lien_pid_cmp);
+	}
+	return sorted;
+}
+
+static inline bool lien_pids_find(const uint32_t *sorted, unsigned count, uint32_t pid)
+{
+	return bsearch(&pid, sorted, count, sizeof(pid), lien_pid_cmp);
 }
 
 #endif

@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
 #include "agent/graph/devices.h"
-#include "agent/graph/viewer.h"
+#include "agent/graph/graph.h"
 
 /*
  * The groups of the communicators that the viewer sees, sorted, each once, for lien_groups_find().
@@ -19,22 +20,15 @@
 int lien_groups_seen(struct lien_graph *graph, const struct lien_viewer *viewer, uint64_t **groups,
 	unsigned *count);
 
-static inline int lien_group_cmp(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
-}
-
 static inline void lien_groups_sort(uint64_t *groups, unsigned count)
 {
 	if (count)
-		qsort(groups, count, sizeof(*groups), lien_group_cmp);
+		qsort(groups, count, sizeof(*groups), lien_u64_cmp);
 }
 
 static inline bool lien_groups_find(const uint64_t *sorted, unsigned count, uint64_t group)
 {
-	return count && bsearch(&group, sorted, count, sizeof(group), lien_group_cmp);
+	return count && bsearch(&group, sorted, count, sizeof(group), lien_u64_cmp);
 }
 
 struct lien_named_gpu {

@@ -314,7 +314,7 @@ static int load_handle(
 		if (!raw_to)
 			return -ENOMEM;
 	}
-	handle = lien_handle_new(graph, process, allocation, body->value);
+	handle = lien_handle_new(process, allocation, body->value);
 	if (!handle)
 		return -ENOMEM;
 	lien_handle_refer(handle, body->references);
@@ -404,7 +404,7 @@ static int load_mapping(
 	}
 	if (!mapping) {
 		mapping = lien_mapping_new(
-			graph, lien_holding_get(graph, process, allocation), body->va, body->bytes);
+			lien_holding_get(process, allocation), body->va, body->bytes);
 		if (!mapping)
 			return -ENOMEM;
 		mapping->imported = body->flags & LIEN_STATE_IMPORTED;
@@ -524,7 +524,7 @@ int lien_snapshot_load_memory(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 #define LOAD(name, number, least) [number] = load_##name,
-	static lien_apply_fn *const loads[LIEN_CALL_MAX] = {LIEN_MEMORY_STATES(LOAD)};
+	static lien_load_fn *const loads[LIEN_CALL_MAX] = {LIEN_MEMORY_STATES(LOAD)};
 #undef LOAD
 
 	return loads[event->type](graph, process, event);

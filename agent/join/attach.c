@@ -15,7 +15,7 @@
 
 #include "agent/core/proc.h"
 #include "agent/core/worker.h"
-#include "agent/graph/pids.h"
+#include "agent/graph/array.h"
 #include "agent/join/job.h"
 #include "agent/join/walks.h"
 #include "agent/orders/orders.h"

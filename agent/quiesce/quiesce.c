@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "agent/graph/pids.h"
+#include "agent/graph/array.h"
 #include "agent/link/link.h"
 #include "agent/quiesce/elsewhere.h"
 #include "agent/quiesce/gate.h"

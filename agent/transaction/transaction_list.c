@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "agent/graph/bytes.h"
-#include "agent/graph/pids.h"
+#include "agent/graph/array.h"
 #include "agent/transaction/transaction_internal.h"
 
 bool lien_restore_may_share(const struct lien_transaction *t, unsigned i, unsigned j)

@@ -5,7 +5,7 @@
  */
 #include "canonical.h"
 
-#include "agent/graph/viewer.h"
+#include "agent/graph/graph.h"
 #include "agent/plan/plan.h"
 #include "agent/views/views.h"
 
