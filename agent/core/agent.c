@@ -29,11 +29,6 @@ struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned typ
 	return event;
 }
 
-void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
-{
-	agent->above->event(agent, event);
-}
-
 void lien_agent_set_incomplete(
 	struct lien_agent *agent, const struct lien_process *process, uint32_t reasons)
 {
@@ -45,11 +40,6 @@ void lien_agent_set_incomplete(
 	event.size = LIEN_EVENT_SIZE(incomplete);
 	event.incomplete.reasons = reasons;
 	lien_agent_event(agent, &event);
-}
-
-void lien_agent_consume(struct lien_agent *agent)
-{
-	agent->above->consume(agent, true);
 }
 
 bool lien_agent_catch_up(struct lien_agent *agent)

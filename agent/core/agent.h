@@ -218,13 +218,21 @@ int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint3
  */
 struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type);
 /* Applies an event to the graph and passes it to the modules that need it. */
-void lien_agent_event(struct lien_agent *agent, const struct lien_event *event);
+static inline void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	agent->above->event(agent, event);
+}
+
 /* Tells both that these are the reasons now why the process is not known whole. */
 void lien_agent_set_incomplete(
 	struct lien_agent *agent, const struct lien_process *process, uint32_t reasons);
 /* Takes in everything that the probes have reported so far, however long it takes: for the agent's
  * start and end. */
-void lien_agent_consume(struct lien_agent *agent);
+static inline void lien_agent_consume(struct lien_agent *agent)
+{
+	agent->above->consume(agent, true);
+}
+
 /*
  * The same within a turn of the loop. Returns false if it stopped before the end, because jobs have
  * reported more than one turn has time for: the graph is older than the call.
