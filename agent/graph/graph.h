@@ -488,10 +488,15 @@ struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid);
 struct lien_process *lien_graph_living(struct lien_graph *graph, uint32_t pid, uint64_t start);
 struct lien_process *lien_graph_first(struct lien_graph *graph);
 struct lien_process *lien_graph_next(struct lien_process *process);
+#define LIEN_FOREACH_PROCESS(process, graph)                                                       \
+	for ((process) = lien_graph_first(graph); (process); (process) = lien_graph_next(process))
 /* Returns the first process with a greater pid. */
 struct lien_process *lien_graph_process_after(struct lien_graph *graph, uint32_t pid);
 struct lien_allocation *lien_graph_first_allocation(struct lien_graph *graph);
 struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *allocation);
+#define LIEN_FOREACH_ALLOCATION(allocation, graph)                                                 \
+	for ((allocation) = lien_graph_first_allocation(graph); (allocation);                      \
+		(allocation) = lien_graph_next_allocation(allocation))
 
 /* NULL: no export with that number is known. */
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);

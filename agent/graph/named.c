@@ -19,7 +19,7 @@ int lien_groups_seen(struct lien_graph *graph, const struct lien_viewer *viewer,
 
 	*groups = NULL;
 	*count = 0;
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, graph) {
 		if (!lien_viewer_sees(viewer, process))
 			continue;
 		RB_FOREACH (comm, lien_comm_tree, &process->comms) {
@@ -151,7 +151,7 @@ void lien_known_processes(struct lien_graph *graph, const struct lien_viewer *vi
 			"process %u is not known to the agent: it does not run, has not used CUDA "
 			"or is another user's; ",
 			pid);
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, graph) {
 		if (!process->cuda || !lien_viewer_sees(viewer, process))
 			continue;
 		if (!line.names)
@@ -208,8 +208,7 @@ static void add_names(struct line *line, struct lien_nearest *nearest, struct li
 	const char *names[LISTED], *name;
 	unsigned i;
 
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, graph) {
 		name = is_memory(viewer, allocation) ? name_of(allocation) : NULL;
 		for (i = 0; name && i < line->names && strcmp(names[i], name); i++)
 			;
@@ -256,8 +255,7 @@ bool lien_known_any_tag(struct lien_graph *graph, const struct lien_viewer *view
 	const char *tag, *last = NULL;
 	unsigned i;
 
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, graph) {
 		tag = lien_allocation_tag(allocation);
 		if (!tag || tag == last || !is_memory(viewer, allocation))
 			continue;

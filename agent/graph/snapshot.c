@@ -314,9 +314,8 @@ static void for_each_process(struct lien_snapshot *snapshot,
 {
 	struct lien_process *process;
 
-	for (process = lien_graph_first(snapshot->graph); process && !snapshot->err;
-		process = lien_graph_next(process))
-		if (lien_viewer_sees(snapshot->viewer, process))
+	LIEN_FOREACH_PROCESS (process, snapshot->graph)
+		if (!snapshot->err && lien_viewer_sees(snapshot->viewer, process))
 			dump(snapshot, process);
 }
 

@@ -265,8 +265,9 @@ void lien_snapshot_dump_allocations(struct lien_snapshot *snapshot)
 	struct lien_allocation *allocation;
 	struct lien_share *share;
 
-	for (allocation = lien_graph_first_allocation(snapshot->graph);
-		allocation && !snapshot->err; allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, snapshot->graph) {
+		if (snapshot->err)
+			return;
 		if (lien_viewer_sees_owner(snapshot->viewer, allocation)) {
 			dump_allocation(snapshot, allocation);
 			LIST_FOREACH (share, &allocation->shares, of_allocation)
@@ -509,8 +510,7 @@ void lien_snapshot_dump_bindings(struct lien_snapshot *snapshot)
 	struct lien_allocation *object;
 	struct lien_binding *binding;
 
-	for (object = lien_graph_first_allocation(snapshot->graph); object;
-		object = lien_graph_next_allocation(object)) {
+	LIEN_FOREACH_ALLOCATION (object, snapshot->graph) {
 		if (object->origin != LIEN_ORIGIN_MULTICAST ||
 			!lien_viewer_sees_part(snapshot->viewer, object))
 			continue;

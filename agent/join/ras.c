@@ -639,8 +639,7 @@ static bool is_due(struct lien_agent *agent, uint64_t now)
 	struct lien_process *process;
 	bool lacking = false;
 
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		if (!lien_comms_may_lack(process))
 			continue;
 		report = report_of(agent->ras, process->pid, process->start);

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -16,10 +15,12 @@
 
 #include <lien/pass_fds.h>
 #include "agent/link/link.h"
+#include "loader/discover/detached.h"
 #include "loader/discover/status.h"
 #include "loader/discover/untrusted.h"
 
 #define DROPPED_AT_ONCE 64
+#define STACK		65536
 
 int lien_link_state(
 	uint32_t pid, const struct lien_control_place *place, struct lien_control_state *state)
@@ -92,12 +93,8 @@ static void *close_one(void *fd)
 
 static void close_any(int fd)
 {
-	pthread_t thread;
-
-	if (asks_nobody(fd) || pthread_create(&thread, NULL, close_one, (void *)(intptr_t)fd))
+	if (asks_nobody(fd) || lien_detached_start(STACK, close_one, (void *)(intptr_t)fd))
 		close(fd);
-	else
-		pthread_detach(thread);
 }
 
 /* Is the socket one end of a pair that this very process made? Otherwise it could be any socket
