@@ -14,15 +14,32 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/core/asker.h"
 #include "agent/core/log.h"
-#include "agent/core/turns.h"
 #include "agent/graph/graph.h"
 #include "agent/plan/host.h"
 #include "agent/plan/plan.h"
 #include "agent/transaction/transaction.h"
 #include "agent/reread/adoption.h"
 #include "loader/probes/probes.h"
+
+/* The module that gives an order and gets the replies. */
+enum lien_asker {
+	LIEN_ASK_NOBODY,
+	LIEN_ASK_HELLO,	  /* the first question */
+	LIEN_ASK_GATE,	  /* opens what an earlier agent has shut */
+	LIEN_ASK_WALK,	  /* walks.c */
+	LIEN_ASK_PREPARE, /* prepare.c */
+	/* The next two wait for the order under way: */
+	LIEN_ASK_END, /* detach.c */
+	LIEN_ASK_TRANSACTION,
+	LIEN_ASK_COUNT,
+};
+
+/* Where a control library's code and state are in its process's memory. */
+struct lien_control_place {
+	uint64_t text, text_end; /* its code */
+	uint64_t state;		 /* address of lien_control_state; 0: the library is not ours */
+};
 
 /* A file descriptor that epoll watches. */
 struct lien_source {
@@ -126,6 +143,26 @@ struct lien_above {
 	int (*adopt_plan)(void *agent, struct lien_adoption **out, char *why, size_t size);
 	void (*adopt_answered)(void *agent);
 	void (*adopt_done)(struct lien_agent *agent, const struct lien_transaction_result *result);
+};
+
+/* How long the loop's turns took since the agent started. A turn is the work between two looks at
+ * the sources (agent/daemon/run.c); its longest part names it. */
+struct lien_turns {
+	uint64_t count, requests;
+	/* The longest turn, without the time that it waited for a processor; and the CPU time of
+	 * the agent's thread in it. */
+	uint64_t longest_ns, longest_cpu_ns;
+	uint64_t longest_ready_ns; /* longest time that a turn waited for a processor */
+	char longest_in[48];	   /* the part of it that took longest: "source orders" */
+	unsigned most_requests;	   /* handled in one turn */
+	unsigned most_records;	   /* taken from the ring in one turn */
+	uint64_t answers;	   /* made by copies of the agent (daemon/requests.h) */
+	unsigned most_answers;	   /* at a time, for one user other than root */
+	/* The current turn. */
+	uint64_t t_begun, cpu_begun, ready_begun, t_part, longest_part_ns;
+	int schedstat; /* the thread's /proc file */
+	const char *part[2], *longest_part[2];
+	unsigned turn_requests, turn_records;
 };
 
 /* A user whose offload gave way to another user's request. */
@@ -243,5 +280,16 @@ struct lien_counted;
 /* Returns what the kernel side has counted of collectives; the caller frees it. On error returns
  * -errno and sets *counted to NULL. */
 int lien_agent_counted(struct lien_agent *agent, struct lien_counted **counted, size_t *count);
+
+/* The loop's turns: turns.c. Call these in the loop's thread. */
+void lien_turns_start(struct lien_turns *turns);
+void lien_turns_stop(struct lien_turns *turns);
+void lien_turn_begin(struct lien_turns *turns);
+void lien_turn_end(struct lien_turns *turns);
+/*
+ * Names what the agent does from now on in this turn. Both strings are static, such as "request"
+ * and "check".
+ */
+void lien_turn_part(struct lien_agent *agent, const char *kind, const char *name);
 
 #endif

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/hash.h"
 #include "agent/graph/internal.h"
 
 /* --- splits ----------------------------------------------------------------------------------- */
@@ -409,21 +410,12 @@ static int comm_recorded(struct lien_process *process, const struct lien_event *
 	return 0;
 }
 
-static uint64_t mix(uint64_t hash, const void *data, size_t size)
-{
-	const uint8_t *bytes = data;
-
-	while (size--)
-		hash = (hash ^ *bytes++) * 0x100000001b3ull;
-	return hash;
-}
-
 static void derive_id(uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number)
 {
-	uint64_t hash = mix(0xcbf29ce484222325ull, parent->id, sizeof(parent->id));
+	uint64_t hash = lien_hash(LIEN_HASH_START, parent->id, sizeof(parent->id));
 
-	hash = mix(hash, &call, sizeof(call));
-	hash = mix(hash, &number, sizeof(number));
+	hash = lien_hash(hash, &call, sizeof(call));
+	hash = lien_hash(hash, &number, sizeof(number));
 	memset(id, 0, sizeof(parent->id));
 	memcpy(id, &hash, sizeof(hash));
 }
@@ -433,7 +425,7 @@ static void add_color(uint8_t *id, int32_t color)
 	uint64_t hash;
 
 	memcpy(&hash, id, sizeof(hash));
-	hash = mix(hash, &color, sizeof(color));
+	hash = lien_hash(hash, &color, sizeof(color));
 	memcpy(id, &hash, sizeof(hash));
 }
 

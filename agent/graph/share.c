@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include <lien/cuda_abi.h>
+#include "agent/graph/hash.h"
 #include "agent/graph/internal.h"
 
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number)
@@ -34,15 +35,10 @@ void lien_graph_open_exports(
 	}
 }
 
-/* FNV-1a. A collision between two names on one node takes some 2^31 of them. */
+/* A collision between two names on one node takes some 2^31 of them. */
 uint64_t lien_share_number(unsigned call, const uint8_t *key)
 {
-	uint64_t hash = 0xcbf29ce484222325ull ^ call;
-	unsigned i;
-
-	for (i = 0; i < LIEN_KEY_BYTES; i++)
-		hash = (hash ^ key[i]) * 0x100000001b3ull;
-	return hash | LIEN_SHARE_BY_KEY;
+	return lien_hash(LIEN_HASH_START ^ call, key, LIEN_KEY_BYTES) | LIEN_SHARE_BY_KEY;
 }
 
 /* NULL: out of memory. No export with that number may exist. The key is NULL unless the number is a

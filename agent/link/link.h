@@ -14,7 +14,7 @@
 
 #include <lien/wire.h>
 
-#include "agent/core/asker.h"
+#include "agent/core/agent.h"
 
 /* Others read .fd, .pidfd, .asked and .waiting.asker; the rest is link.c's. */
 struct lien_link {
