@@ -409,13 +409,10 @@ static void report_free(struct lien_ras_report *report)
 static void forget_ended(struct lien_agent *agent)
 {
 	struct lien_ras_report *report, *next;
-	struct lien_process *process;
 
-	LIST_FOREACH_SAFE (report, &agent->ras->reports, next, next) {
-		process = lien_graph_process(agent->graph, report->pid);
-		if (!process || process->start != report->start)
+	LIST_FOREACH_SAFE (report, &agent->ras->reports, next, next)
+		if (!lien_graph_living(agent->graph, report->pid, report->start))
 			report_free(report);
-	}
 }
 
 static void keep_report(struct lien_ras *ras, struct subject *subject, uint64_t now)
@@ -486,11 +483,12 @@ static bool was_named(const struct subject *subject, uint64_t address)
 static unsigned take_subject(struct lien_agent *agent, struct subject *subject,
 	const struct lien_counted *counted, size_t count)
 {
-	struct lien_process *process = lien_graph_process(agent->graph, subject->is.pid);
+	struct lien_process *process =
+		lien_graph_living(agent->graph, subject->is.pid, subject->is.start);
 	unsigned i, found = 0;
 	uint64_t address;
 
-	if (!process || process->start != subject->is.start || subject->gone)
+	if (!process || subject->gone)
 		return 0;
 	for (i = 0; i < subject->is.rows; i++) {
 		address = subject->is.row[i].address;
