@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "agent/graph/internal.h"
-#include "agent/graph/graph.h"
 
 /* Numbers that the graph counts up from stay below these, so that they never run out. */
 #define LIEN_ID_END	(1ull << 62)
