@@ -51,11 +51,6 @@ void lien_agent_set_incomplete(
 	lien_agent_event(agent, &event);
 }
 
-void lien_agent_consume(struct lien_agent *agent)
-{
-	agent->above->consume(agent, true);
-}
-
 bool lien_agent_catch_up(struct lien_agent *agent)
 {
 	return agent->above->consume(agent, false);

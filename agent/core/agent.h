@@ -15,7 +15,6 @@
 #include <stdint.h>
 
 #include "agent/core/log.h"
-#include "agent/core/turns.h"
 #include "agent/graph/devices.h"
 #include "agent/graph/graph.h"
 #include "agent/plan/host.h"
@@ -147,6 +146,26 @@ struct lien_above {
 		const struct lien_how *how, bool *nothing, char *error, size_t error_size);
 };
 
+/* How long the loop's turns took since the agent started. A turn is the work between two looks at
+ * the sources (agent/daemon/run.c); its longest part names it. */
+struct lien_turns {
+	uint64_t count, requests;
+	/* The longest turn, without the time that it waited for a processor; and the CPU time of
+	 * the agent's thread in it. */
+	uint64_t longest_ns, longest_cpu_ns;
+	uint64_t longest_ready_ns; /* longest time that a turn waited for a processor */
+	char longest_in[48];	   /* the part of it that took longest: "source orders" */
+	unsigned most_requests;	   /* handled in one turn */
+	unsigned most_records;	   /* taken from the ring in one turn */
+	uint64_t answers;	   /* made by copies of the agent (daemon/requests.h) */
+	unsigned most_answers;	   /* at a time, for one user other than root */
+	/* The current turn. */
+	uint64_t t_begun, cpu_begun, ready_begun, t_part, longest_part_ns;
+	int schedstat; /* the thread's /proc file */
+	const char *part[2], *longest_part[2];
+	unsigned turn_requests, turn_records;
+};
+
 /* A user whose offload gave way to another user's request. */
 struct lien_gave_way {
 	struct lien_viewer who;
@@ -245,7 +264,11 @@ void lien_agent_set_incomplete(
 	struct lien_agent *agent, const struct lien_process *process, uint32_t reasons);
 /* Takes in everything that the probes have reported so far, however long it takes: for the agent's
  * start and end. */
-void lien_agent_consume(struct lien_agent *agent);
+static inline void lien_agent_consume(struct lien_agent *agent)
+{
+	agent->above->consume(agent, true);
+}
+
 /*
  * The same within a turn of the loop. Returns false if it stopped before the end, because jobs have
  * reported more than one turn has time for: the graph is older than the call.
@@ -256,5 +279,16 @@ struct lien_counted;
 /* Returns what the kernel side has counted of collectives; the caller frees it. On error returns
  * -errno and sets *counted to NULL. */
 int lien_agent_counted(struct lien_agent *agent, struct lien_counted **counted, size_t *count);
+
+/* The loop's turns: turns.c. Call these in the loop's thread. */
+void lien_turns_start(struct lien_turns *turns);
+void lien_turns_stop(struct lien_turns *turns);
+void lien_turn_begin(struct lien_turns *turns);
+void lien_turn_end(struct lien_turns *turns);
+/*
+ * Names what the agent does from now on in this turn. Both strings are static, such as "request"
+ * and "check".
+ */
+void lien_turn_part(struct lien_agent *agent, const char *kind, const char *name);
 
 #endif

@@ -12,7 +12,6 @@
 #include <lien/probe.h>
 
 #include "agent/graph/graph.h"
-#include "agent/graph/viewer.h"
 #include "loader/discover/status.h"
 
 #define FDS_MAX	     65536 /* a process with more may have a card open */

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/core/turns.h"
+#include "agent/core/agent.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "agent/core/agent.h"
 
 #define LONG_NS 100000000ull /* longer turns are in the log */
 

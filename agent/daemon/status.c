@@ -18,7 +18,6 @@
 #include "agent/daemon/daemon.h"
 #include "agent/daemon/requests.h"
 #include "agent/graph/array.h"
-#include "agent/graph/pids.h"
 #include "agent/join/join.h"
 #include "agent/orders/orders.h"
 #include "agent/processes/probing.h"

@@ -6,12 +6,10 @@
 #include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
 
-static int apply_other(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_other(struct lien_process *process, const struct lien_event *event)
 {
 	const enum lien_kind kind = lien_call_kind(event->type);
 
-	(void)graph;
 	if (kind == LIEN_KIND_holds)
 		/* lien follows neither what holds the memory nor when that lets go of it. */
 		process->incomplete |= LIEN_INCOMPLETE_HELD;
@@ -44,8 +42,7 @@ static void library_drop(struct lien_process *process, struct lien_library_map *
 	free(RB_REMOVE(lien_library_tree, &process->libraries, map));
 }
 
-static int apply_library(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_library(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_library_map *map = lien_process_library(process, event->library.start), *old,
 				*next;
@@ -66,7 +63,8 @@ static int apply_library(
 	map->dev_major = event->library.dev_major;
 	map->dev_minor = event->library.dev_minor;
 	map->t_mapped = event->t_return;
-	map->file = lien_graph_name(graph, event->library.name, sizeof(event->library.name));
+	map->file =
+		lien_graph_name(process->graph, event->library.name, sizeof(event->library.name));
 	if (!map->file) {
 		free(map);
 		return -ENOMEM;
@@ -79,7 +77,7 @@ static int apply_library(
 	if (map->inode) {
 		RB_INSERT(lien_library_tree, &process->libraries, map);
 		if (!map->t_mapped)
-			lien_process_found_library(graph, process, map);
+			lien_process_found_library(process, map);
 	} else {
 		free(map);
 	}
@@ -112,48 +110,40 @@ static void bindings_moved(struct lien_allocation *memory)
 	}
 }
 
-static int apply_property(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_property(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_mapping *mapping = lien_process_mapping(process, event->property.va);
 
 	struct lien_allocation *allocation = mapping ? mapping->holding->allocation : NULL;
 
-	if (!mapping) {
-		lien_graph_odd(graph, process);
-		return 0;
-	}
+	if (!mapping)
+		return lien_process_odd(process);
 	allocation->prop = event->property.prop;
 	if (allocation->origin != LIEN_ORIGIN_MULTICAST)
 		bindings_moved(allocation);
 	return 0;
 }
 
-static int apply_adopt(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_adopt(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_handle *handle = lien_handle_find(process, event->adopt.handle);
 	struct lien_allocation *allocation = handle ? handle->holding->allocation : NULL;
 
-	if (!handle) {
-		lien_graph_odd(graph, process);
-		return 0;
-	}
+	if (!handle)
+		return lien_process_odd(process);
 	lien_handle_refer(handle, event->adopt.references);
 	allocation->adopted = true;
 	allocation->round = event->adopt.round;
 	allocation->open = event->adopt.open;
 	if (!handle->imported) /* an importer may map less than the whole */
 		allocation->part = event->adopt.part;
-	if (graph->stats.round < event->adopt.round)
-		graph->stats.round = event->adopt.round;
+	if (process->graph->stats.round < event->adopt.round)
+		process->graph->stats.round = event->adopt.round;
 	return 0;
 }
 
-static int apply_reread(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_reread(struct lien_process *process, const struct lien_event *event)
 {
-	(void)graph;
 	process->incomplete &= ~LIEN_INCOMPLETE_REREAD;
 	process->no_context = false; /* it may have made one in a call that was lost */
 	process->incomplete |=
@@ -171,7 +161,7 @@ static void disown(struct lien_graph *graph, struct lien_allocation *allocation)
 }
 
 /* Ends one part of the process, or frees it if it has none left. */
-static void end_step(struct lien_graph *graph, struct lien_process *process)
+static void end_step(struct lien_process *process)
 {
 	struct lien_reservation *reservation = SPLAY_ROOT(&process->reservations);
 	struct lien_context *context = RB_ROOT(&process->contexts);
@@ -180,14 +170,14 @@ static void end_step(struct lien_graph *graph, struct lien_process *process)
 	struct lien_pending *pending = TAILQ_FIRST(&process->pending);
 
 	if (!RB_EMPTY(&process->mappings)) {
-		lien_mapping_drop(graph, RB_ROOT(&process->mappings));
+		lien_mapping_drop(RB_ROOT(&process->mappings));
 	} else if (!SPLAY_EMPTY(&process->handles)) {
-		lien_handle_drop(graph, SPLAY_ROOT(&process->handles));
+		lien_handle_drop(SPLAY_ROOT(&process->handles));
 	} else if (reservation) {
-		lien_reservation_drop(graph, process, reservation);
+		lien_reservation_drop(process, reservation);
 	} else if (!RB_EMPTY(&process->cards)) {
 		lien_registration_drop(&process->cards, RB_ROOT(&process->cards));
-	} else if (lien_comms_drop_one(graph, process)) {
+	} else if (lien_comms_drop_one(process)) {
 		return;
 	} else if (context) {
 		free(RB_REMOVE(lien_context_tree, &process->contexts, context));
@@ -201,24 +191,24 @@ static void end_step(struct lien_graph *graph, struct lien_process *process)
 		TAILQ_REMOVE(&process->pending, pending, next);
 		free(pending);
 	} else if (!LIST_EMPTY(&process->owned)) {
-		disown(graph, LIST_FIRST(&process->owned));
+		disown(process->graph, LIST_FIRST(&process->owned));
 	} else {
-		TAILQ_REMOVE(&graph->ending, process, of_ending);
+		TAILQ_REMOVE(&process->graph->ending, process, of_ending);
 		free(process->card_spans.span);
 		free(process);
 	}
 }
 
 /* Drops everything that the process holds; allocations that others still hold stay. */
-static void process_end(struct lien_graph *graph, struct lien_process *process)
+static void process_end(struct lien_process *process)
 {
 	process->ended = true;
-	if (graph->on_process_end)
-		graph->on_process_end(graph->on_process_end_context, process);
-	RB_REMOVE(lien_process_tree, &graph->processes, process);
-	graph->stats.processes--;
-	TAILQ_INSERT_TAIL(&graph->ending, process, of_ending);
-	lien_graph_finish(graph, graph->patient ? LIEN_AT_ONCE : UINT_MAX);
+	if (process->graph->on_process_end)
+		process->graph->on_process_end(process->graph->on_process_end_context, process);
+	RB_REMOVE(lien_process_tree, &process->graph->processes, process);
+	process->graph->stats.processes--;
+	TAILQ_INSERT_TAIL(&process->graph->ending, process, of_ending);
+	lien_graph_finish(process->graph, process->graph->patient ? LIEN_AT_ONCE : UINT_MAX);
 }
 
 static void free_step(struct lien_graph *graph, struct lien_allocation *allocation)
@@ -245,7 +235,7 @@ bool lien_graph_finish(struct lien_graph *graph, unsigned steps)
 		else if (!TAILQ_EMPTY(&graph->freed))
 			free_step(graph, TAILQ_FIRST(&graph->freed));
 		else
-			end_step(graph, TAILQ_FIRST(&graph->ending));
+			end_step(TAILQ_FIRST(&graph->ending));
 	return !lien_graph_unfinished(graph);
 }
 
@@ -263,9 +253,9 @@ void lien_graph_free(struct lien_graph *graph)
 	graph->patient = false;
 	lien_graph_loaded(graph);
 	while ((process = RB_ROOT(&graph->processes)))
-		process_end(graph, process);
+		process_end(process);
 	lien_graph_free_let_go(graph);
-	lien_graph_free_sets(graph);
+	lien_graph_free_interned(graph);
 	lien_slab_clear(&graph->slabs.allocations);
 	lien_slab_clear(&graph->slabs.mappings);
 	lien_slab_clear(&graph->slabs.handles);
@@ -290,7 +280,7 @@ static struct lien_process *process_of(struct lien_graph *graph, const struct li
 	struct lien_process *process = lien_graph_process(graph, event->pid);
 
 	if (process && process->start != event->start) {
-		process_end(graph, process);
+		process_end(process);
 		process = NULL;
 	}
 	if (process || tells_nothing(event->type))
@@ -301,19 +291,18 @@ static struct lien_process *process_of(struct lien_graph *graph, const struct li
 	return process;
 }
 
-static int apply_call(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_call(struct lien_process *process, const struct lien_event *event)
 {
 	if (lien_event_library(event->type) == LIEN_LIB_CUDA)
 		process->cuda = true;
 	if (lien_call_releases(event->type))
-		return lien_pending_call(graph, process, event, effect_of(event->type));
+		return lien_pending_call(process, event, effect_of(event->type));
 	/* An error ends a capture, too. */
 	if (!lien_event_succeeded(event) && lien_call_kind(event->type) != LIEN_KIND_capture_end)
 		return 0;
 	if (event->flags & LIEN_EVENT_PARTIAL)
 		process->incomplete |= LIEN_INCOMPLETE_ARGS;
-	return effect_of(event->type)(graph, process, event);
+	return effect_of(event->type)(process, event);
 }
 
 int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
@@ -343,24 +332,24 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 		return 0;
 	case LIEN_EVENT_EXEC:
 	case LIEN_EVENT_EXIT:
-		process_end(graph, process);
+		process_end(process);
 		return 0;
 	case LIEN_EVENT_LIBRARY:
-		return apply_library(graph, process, event);
+		return apply_library(process, event);
 	case LIEN_EVENT_LOST:
 		TAILQ_FOREACH (pending, &process->pending, next)
 			pending->event.flags |= LIEN_EVENT_DOUBTFUL;
 		process->incomplete |= LIEN_INCOMPLETE_LOST;
 		return 0;
 	case LIEN_EVENT_PROP:
-		return apply_property(graph, process, event);
+		return apply_property(process, event);
 	case LIEN_EVENT_REREAD:
-		return apply_reread(graph, process, event);
+		return apply_reread(process, event);
 	case LIEN_EVENT_INCOMPLETE:
 		process->incomplete = event->incomplete.reasons;
 		return 0;
 	case LIEN_EVENT_ADOPT:
-		return apply_adopt(graph, process, event);
+		return apply_adopt(process, event);
 	}
-	return apply_call(graph, process, event);
+	return apply_call(process, event);
 }

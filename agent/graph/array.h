@@ -10,7 +10,6 @@
 
 #include <lien/grow.h>
 
-
 /* Returns the index of the first element of a sorted array that is not less than the key; `count`
  * if there is none. */
 static inline unsigned lien_array_at_least(const void *array, unsigned count, size_t size,
@@ -26,6 +25,21 @@ static inline unsigned lien_array_at_least(const void *array, unsigned count, si
 			high = mid;
 	}
 	return low;
+}
+
+/* Sorts the array, and keeps the first of equal elements. Returns how many are left. */
+static inline unsigned lien_array_unique(
+	void *array, unsigned count, size_t size, int (*cmp)(const void *, const void *))
+{
+	char *at = array;
+	unsigned i, left = 0;
+
+	if (count)
+		qsort(array, count, size, cmp);
+	for (i = 0; i < count; i++)
+		if (!left || cmp(at + (left - 1) * size, at + i * size))
+			memmove(at + left++ * size, at + i * size, size);
+	return left;
 }
 
 /* For qsort() and bsearch() of uint64_t. */
@@ -49,6 +63,41 @@ static inline bool lien_u64_have(const uint64_t *list, unsigned count, uint64_t 
 	for (i = 0; i < count && list[i] != value; i++)
 		;
 	return i < count;
+}
+
+/* Lists of pids as they occur in requests and transactions: in any order. */
+static inline bool lien_pids_have(const uint32_t *pids, unsigned count, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		if (pids[i] == pid)
+			return true;
+	return false;
+}
+
+static inline int lien_pid_cmp(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Returns a sorted copy for lien_pids_find(). NULL: out of memory. */
+static inline uint32_t *lien_pids_sorted(const uint32_t *pids, unsigned count)
+{
+	uint32_t *sorted = calloc(count + 1, sizeof(*sorted));
+
+	if (sorted && count) {
+		memcpy(sorted, pids, count * sizeof(*sorted));
+		qsort(sorted, count, sizeof(*sorted), lien_pid_cmp);
+	}
+	return sorted;
+}
+
+static inline bool lien_pids_find(const uint32_t *sorted, unsigned count, uint32_t pid)
+{
+	return bsearch(&pid, sorted, count, sizeof(pid), lien_pid_cmp);
 }
 
 /* --- rows of an array, found by a hash of their keys ------------------------------------------ */

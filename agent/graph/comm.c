@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/hash.h"
 #include "agent/graph/internal.h"
 
 /* --- splits ----------------------------------------------------------------------------------- */
@@ -26,20 +27,6 @@ static int lien_split_rank_cmp(const struct lien_split_member *a, const struct l
 }
 RB_GENERATE(lien_split_rank_tree, lien_split_member, by_rank, lien_split_rank_cmp)
 
-static int by_number_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
-{
-	LIEN_ORDER(number);
-	return a->serial < b->serial ? -1 : a->serial > b->serial;
-}
-LIEN_TREE(lien_split_comm_tree, lien_split_member, by_number, by_number_cmp)
-
-static int by_parent_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
-{
-	LIEN_ORDER(parent);
-	return a->serial < b->serial ? -1 : a->serial > b->serial;
-}
-LIEN_TREE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp)
-
 static struct lien_split *split_of(
 	struct lien_graph *graph, const uint8_t *id, int32_t nranks, unsigned number)
 {
@@ -57,30 +44,16 @@ static struct lien_split *split_of(
 	return known;
 }
 
-/* The member refers to its communicators no longer. */
-static void forget_comm(struct lien_process *process, struct lien_split_member *member)
-{
-	RB_REMOVE(lien_split_comm_tree, &process->split_comms, member);
-	member->number = 0;
-	member->split->known -= !member->parent;
-}
-
-static void forget_parent(struct lien_process *process, struct lien_split_member *member)
-{
-	RB_REMOVE(lien_split_parent_tree, &process->split_parents, member);
-	member->parent = 0;
-	member->split->known -= !member->number;
-}
-
 static void member_free(struct lien_split_member *member)
 {
-	if (member->number)
-		forget_comm(member->process, member);
+	if (member->comm)
+		member->comm->member = NULL;
 	if (member->parent)
-		forget_parent(member->process, member);
+		LIST_REMOVE(member, of_parent);
 	LIST_REMOVE(member, of_process);
 	RB_REMOVE(lien_split_rank_tree, &member->split->members, member);
 	member->split->members_count--;
+	member->split->known -= member->comm || member->parent;
 	free(member);
 }
 
@@ -93,9 +66,10 @@ static __attribute__((noinline)) void split_free(struct lien_graph *graph, struc
 	free(split);
 }
 
-/* A rank calls once, so an earlier member with that rank is stale. -ENOMEM. */
-static int member_add(struct lien_graph *graph, struct lien_process *process,
-	struct lien_split *split, const struct lien_split_member *wanted)
+/* A rank calls once, so an earlier member with that rank is stale. A split makes a communicator
+ * once, too; only a forged recording says otherwise. -ENOMEM. */
+static int member_add(struct lien_process *process, struct lien_split *split,
+	const struct lien_split_member *wanted)
 {
 	struct lien_split_member *member = malloc(sizeof(*member)), *stale;
 
@@ -107,15 +81,16 @@ static int member_add(struct lien_graph *graph, struct lien_process *process,
 	*member = *wanted;
 	member->split = split;
 	member->process = process;
-	member->serial = ++graph->next_split_member;
+	if (member->comm && member->comm->member)
+		member->comm = NULL;
 	split->members_count++;
-	split->known += member->number || member->parent;
+	split->known += member->comm || member->parent;
 	RB_INSERT(lien_split_rank_tree, &split->members, member);
 	LIST_INSERT_HEAD(&process->splits, member, of_process);
-	if (member->number)
-		RB_INSERT(lien_split_comm_tree, &process->split_comms, member);
+	if (member->comm)
+		member->comm->member = member;
 	if (member->parent)
-		RB_INSERT(lien_split_parent_tree, &process->split_parents, member);
+		LIST_INSERT_HEAD(&member->parent->splitting, member, of_parent);
 	return 0;
 }
 
@@ -131,19 +106,12 @@ static int member_cmp(const void *a, const void *b)
 	return (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
 }
 
-/* NULL: it takes no part, or was destroyed (splits_forget()). */
-static struct lien_comm *comm_of(const struct lien_split_member *member)
-{
-	return member->number ? lien_comm_find(member->process, member->comm) : NULL;
-}
-
 /* All have called: sorts by color, then key, then rank in the parent (ncclCommSplit()). */
 static int split_finish(struct lien_graph *graph, struct lien_split *split)
 {
 	struct lien_split_member **members = calloc(split->members_count, sizeof(*members));
 	unsigned count = 0, i, first, end;
 	struct lien_split_member *member;
-	struct lien_comm *comm;
 
 	if (!members)
 		return -ENOMEM;
@@ -155,11 +123,10 @@ static int split_finish(struct lien_graph *graph, struct lien_split *split)
 			if (members[end]->color != members[first]->color)
 				break;
 		for (i = first; i < end; i++) {
-			comm = comm_of(members[i]);
-			if (!comm)
+			if (!members[i]->comm)
 				continue;
-			comm->rank = i - first;
-			comm->nranks = end - first;
+			members[i]->comm->rank = i - first;
+			members[i]->comm->nranks = end - first;
 		}
 	}
 	free(members);
@@ -167,35 +134,38 @@ static int split_finish(struct lien_graph *graph, struct lien_split *split)
 	return 0;
 }
 
-/* A communicator is destroyed. A split with no known members left will never be complete. */
-static void splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number)
+/* The member has lost a communicator. A split with no known members left will never be complete. */
+static void member_lost(struct lien_graph *graph, struct lien_split_member *member)
 {
-	struct lien_split_member key = {.number = number, .parent = number}, *member;
-	struct lien_split *split;
+	struct lien_split *split = member->split;
 
-	while ((member = RB_NFIND(lien_split_comm_tree, &process->split_comms, &key)) &&
-		member->number == number) {
-		split = member->split;
-		forget_comm(process, member);
-		if (!split->known)
-			split_free(graph, split);
+	if (!member->comm && !member->parent && !--split->known)
+		split_free(graph, split);
+}
+
+static void splits_forget(struct lien_graph *graph, struct lien_comm *comm)
+{
+	struct lien_split_member *member = comm->member;
+
+	if (member) {
+		member->comm = NULL;
+		member_lost(graph, member);
 	}
-	while ((member = RB_NFIND(lien_split_parent_tree, &process->split_parents, &key)) &&
-		member->parent == number) {
-		split = member->split;
-		forget_parent(process, member);
-		if (!split->known)
-			split_free(graph, split);
+	while ((member = LIST_FIRST(&comm->splitting))) {
+		LIST_REMOVE(member, of_parent);
+		member->parent = NULL;
+		member_lost(graph, member);
 	}
 }
 
 /* A rank takes part in a split of a parent with nranks ranks: its number-th, or the one of that id.
  * The last of them to do so learns all ranks. -ENOMEM. */
-static int split_add(struct lien_graph *graph, struct lien_process *process,
-	const struct lien_split_member *member, const uint8_t *id, int32_t nranks, unsigned number)
+static int split_add(struct lien_process *process, const struct lien_split_member *member,
+	const uint8_t *id, int32_t nranks, unsigned number)
 {
+	struct lien_graph *graph = process->graph;
 	struct lien_split *split = split_of(graph, id, nranks, number);
-	int err = split ? member_add(graph, process, split, member) : -ENOMEM;
+	int err = split ? member_add(process, split, member) : -ENOMEM;
 
 	if (split && !split->members_count)
 		split_free(graph, split);
@@ -219,35 +189,29 @@ static bool split_fits(struct lien_graph *graph, const struct lien_state_split *
 				 !RB_FIND(lien_split_rank_tree, &split->members, &rank));
 }
 
-int lien_split_load(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_state_split *body)
+int lien_split_load(struct lien_process *process, const struct lien_state_split *body)
 {
-	const struct lien_comm *comm = body->comm ? lien_process_comm(process, body->comm) : NULL;
 	const struct lien_split_member member = {
-		.comm = comm ? comm->address : 0,
-		.number = body->comm,
-		.parent = body->parent,
+		.comm = body->comm ? lien_process_comm(process, body->comm) : NULL,
+		.parent = body->parent ? lien_process_comm(process, body->parent) : NULL,
 		.color = body->color,
 		.key = body->key,
 		.parent_rank = body->parent_rank,
 	};
 
-	if (!split_fits(graph, body) || (body->comm && !comm) ||
-		(body->parent && !lien_process_comm(process, body->parent)))
+	if (!split_fits(process->graph, body) || (body->parent && !member.parent) ||
+		(body->comm && (!member.comm || member.comm->member)))
 		return -EBADMSG;
-	return split_add(graph, process, &member, body->id, body->nranks, body->number);
+	return split_add(process, &member, body->id, body->nranks, body->number);
 }
 
 bool lien_split_place(
 	const struct lien_process *process, uint64_t address, struct lien_split_place *place)
 {
 	const struct lien_comm *comm = lien_comm_find((struct lien_process *)process, address);
-	struct lien_split_comm_tree *tree = (struct lien_split_comm_tree *)&process->split_comms;
-	struct lien_split_member key = {.number = comm ? comm->number : 0};
-	const struct lien_split_member *member =
-		comm ? RB_NFIND(lien_split_comm_tree, tree, &key) : NULL;
+	const struct lien_split_member *member = comm ? comm->member : NULL;
 
-	if (!member || member->number != comm->number)
+	if (!member)
 		return false;
 	*place = (struct lien_split_place){.split = member->split->id,
 		.nranks = member->split->nranks,
@@ -259,15 +223,14 @@ bool lien_split_place(
 
 /* --- communicators ---------------------------------------------------------------------------- */
 
-struct lien_comm *lien_comm_new(
-	struct lien_graph *graph, struct lien_process *process, uint64_t address)
+struct lien_comm *lien_comm_new(struct lien_process *process, uint64_t address)
 {
 	struct lien_comm *comm = calloc(1, sizeof(*comm));
 
 	if (!comm)
 		return NULL;
 	comm->address = address;
-	comm->number = ++graph->next_comm;
+	comm->number = ++process->graph->next_comm;
 	comm->rank = comm->nranks = comm->device = -1;
 	RB_INSERT(lien_comm_tree, &process->comms, comm);
 	RB_INSERT(lien_comm_number_tree, &process->comm_numbers, comm);
@@ -299,12 +262,11 @@ static void init_drop(struct lien_process *process, struct lien_init *init)
 	free(init);
 }
 
-static void comm_drop(
-	struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm)
+static void comm_drop(struct lien_process *process, struct lien_comm *comm)
 {
 	struct lien_init key = {.number = comm->number}, *init;
 
-	splits_forget(graph, process, comm->number);
+	splits_forget(process->graph, comm);
 	while (!RB_EMPTY(&comm->registrations))
 		lien_registration_drop(&comm->registrations, RB_ROOT(&comm->registrations));
 	while ((init = RB_FIND(lien_init_number_tree, &process->init_numbers, &key)))
@@ -314,24 +276,24 @@ static void comm_drop(
 	free(comm);
 }
 
-bool lien_comms_drop_one(struct lien_graph *graph, struct lien_process *process)
+bool lien_comms_drop_one(struct lien_process *process)
 {
 	struct lien_comm *comm = RB_ROOT(&process->comms);
 
 	if (comm && !RB_EMPTY(&comm->registrations))
 		lien_registration_drop(&comm->registrations, RB_ROOT(&comm->registrations));
 	else if (comm)
-		comm_drop(graph, process, comm);
+		comm_drop(process, comm);
 	else if (!RB_EMPTY(&process->inits))
 		init_drop(process, RB_ROOT(&process->inits));
 	else if (!LIST_EMPTY(&process->splits))
-		split_free(graph, LIST_FIRST(&process->splits)->split);
+		split_free(process->graph, LIST_FIRST(&process->splits)->split);
 	else
 		return false;
 	return true;
 }
 
-uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope)
+uint32_t lien_comm_of_scope(struct lien_process *process, uint64_t scope)
 {
 	struct lien_comm *comm;
 	struct lien_init *init;
@@ -343,7 +305,9 @@ uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *proce
 	init = init_find(process, scope);
 	if (init)
 		return init->number;
-	return lien_init_new(process, scope, ++graph->next_comm) ? 0 : graph->next_comm;
+	return lien_init_new(process, scope, ++process->graph->next_comm)
+		       ? 0
+		       : process->graph->next_comm;
 }
 
 /*
@@ -368,14 +332,13 @@ static int adopt_number(struct lien_comm *comm, struct lien_process *process, ui
 	return 0;
 }
 
-static struct lien_comm *comm_made(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static struct lien_comm *comm_made(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *comm = lien_comm_find(process, event->comm.comm);
 
-	if (comm && !lien_pending_apply(graph, process, LIEN_KIND_comm_end, comm->address, 0))
-		comm_drop(graph, process, comm);
-	comm = lien_comm_new(graph, process, event->comm.comm);
+	if (comm && !lien_pending_apply(process, LIEN_KIND_comm_end, comm->address, 0))
+		comm_drop(process, comm);
+	comm = lien_comm_new(process, event->comm.comm);
 	if (!comm || adopt_number(comm, process, event->t_entry))
 		return NULL;
 	comm->made_by = event->type;
@@ -387,10 +350,9 @@ static struct lien_comm *comm_made(
 	return comm;
 }
 
-static struct lien_comm *comm_derived(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static struct lien_comm *comm_derived(struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *comm = comm_made(graph, process, event);
+	struct lien_comm *comm = comm_made(process, event);
 
 	if (!comm)
 		return NULL;
@@ -400,13 +362,12 @@ static struct lien_comm *comm_derived(
 }
 
 /* NCCL's RAS names the communicator. If its making was seen, more is known already. */
-static int comm_found(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int comm_found(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *comm = lien_comm_find(process, event->comm.comm);
 
 	if (!comm)
-		comm = lien_comm_new(graph, process, event->comm.comm);
+		comm = lien_comm_new(process, event->comm.comm);
 	if (!comm)
 		return -ENOMEM;
 	memcpy(&comm->hash, event->comm.id, sizeof(comm->hash));
@@ -432,14 +393,13 @@ static struct lien_comm *comm_parent(struct lien_process *process, const struct 
 						      : NULL;
 }
 
-static int comm_recorded(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int comm_recorded(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *parent = comm_parent(process, event), *comm;
 
 	if (!event->comm.comm)
 		return 0;
-	comm = comm_made(graph, process, event);
+	comm = comm_made(process, event);
 	if (!comm)
 		return -ENOMEM;
 	comm->parent = parent ? parent->number : 0;
@@ -450,21 +410,12 @@ static int comm_recorded(
 	return 0;
 }
 
-static uint64_t mix(uint64_t hash, const void *data, size_t size)
-{
-	const uint8_t *bytes = data;
-
-	while (size--)
-		hash = (hash ^ *bytes++) * 0x100000001b3ull;
-	return hash;
-}
-
 static void derive_id(uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number)
 {
-	uint64_t hash = mix(0xcbf29ce484222325ull, parent->id, sizeof(parent->id));
+	uint64_t hash = lien_hash(LIEN_HASH_START, parent->id, sizeof(parent->id));
 
-	hash = mix(hash, &call, sizeof(call));
-	hash = mix(hash, &number, sizeof(number));
+	hash = lien_hash(hash, &call, sizeof(call));
+	hash = lien_hash(hash, &number, sizeof(number));
 	memset(id, 0, sizeof(parent->id));
 	memcpy(id, &hash, sizeof(hash));
 }
@@ -474,20 +425,19 @@ static void add_color(uint8_t *id, int32_t color)
 	uint64_t hash;
 
 	memcpy(&hash, id, sizeof(hash));
-	hash = mix(hash, &color, sizeof(color));
+	hash = lien_hash(hash, &color, sizeof(color));
 	memcpy(id, &hash, sizeof(hash));
 }
 
-static int apply_comm_init(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_comm_init(struct lien_process *process, const struct lien_event *event)
 {
 	if (event->flags & LIEN_EVENT_FOUND)
-		return event->comm.comm ? comm_found(graph, process, event) : 0;
+		return event->comm.comm ? comm_found(process, event) : 0;
 	if (event->flags & LIEN_EVENT_IMPORTED)
-		return comm_recorded(graph, process, event);
+		return comm_recorded(process, event);
 	if (!event->comm.comm)
 		return 0;
-	return comm_made(graph, process, event) ? 0 : -ENOMEM;
+	return comm_made(process, event) ? 0 : -ENOMEM;
 }
 
 #define EXCLUDED_TOLD (sizeof(((struct lien_event *)0)->comm.id) / sizeof(int32_t))
@@ -513,16 +463,15 @@ static void shrink_rank(
 		comm->rank = rank;
 }
 
-static int apply_comm_shrink(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_comm_shrink(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *parent = comm_parent(process, event), *comm;
 
 	if (event->flags & LIEN_EVENT_IMPORTED)
-		return comm_recorded(graph, process, event);
+		return comm_recorded(process, event);
 	if (!event->comm.comm)
 		return 0;
-	comm = comm_derived(graph, process, event);
+	comm = comm_derived(process, event);
 	if (!comm)
 		return -ENOMEM;
 	if (!parent)
@@ -535,36 +484,31 @@ static int apply_comm_shrink(
 	return 0;
 }
 
-static int apply_comm_finalize(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_comm_finalize(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *comm = lien_comm_find(process, event->comm_end.comm);
 
-	(void)graph;
 	if (comm)
 		comm->finalized = true;
 	return 0;
 }
 
-static int apply_comm_end(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_comm_end(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *comm = lien_comm_find(process, event->comm_end.comm);
 
 	if (comm)
-		comm_drop(graph, process, comm);
+		comm_drop(process, comm);
 	return 0;
 }
 
 /* Adds the part of the process's communicator to the split. */
-static int split_join(struct lien_graph *graph, struct lien_process *process,
-	const struct lien_event *event, const struct lien_comm *parent,
-	const struct lien_comm *comm, unsigned number)
+static int split_join(struct lien_process *process, const struct lien_event *event,
+	struct lien_comm *parent, struct lien_comm *comm, unsigned number)
 {
 	const struct lien_split_member member = {
-		.comm = comm ? comm->address : 0,
-		.number = comm ? comm->number : 0,
-		.parent = parent->number,
+		.comm = comm,
+		.parent = parent,
 		.color = event->comm.color,
 		.key = event->comm.key,
 		.parent_rank = parent->rank,
@@ -574,29 +518,27 @@ static int split_join(struct lien_graph *graph, struct lien_process *process,
 	if (parent->rank < 0 || parent->rank >= parent->nranks || !comm_has_count(parent))
 		return 0; /* its members are unknown then */
 	derive_id(id, parent, LIEN_CALL_NCCL_SPLIT, number);
-	return split_add(graph, process, &member, id, parent->nranks, number);
+	return split_add(process, &member, id, parent->nranks, number);
 }
 
-static int split_recorded(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int split_recorded(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *parent = comm_parent(process, event), *comm;
 
 	if (event->comm.nranks != LIEN_COMM_AWAITED)
-		return comm_recorded(graph, process, event);
+		return comm_recorded(process, event);
 	comm = event->comm.color < 0 ? NULL : lien_comm_find(process, event->comm.comm);
-	return parent ? split_join(graph, process, event, parent, comm, event->comm.excluded) : 0;
+	return parent ? split_join(process, event, parent, comm, event->comm.excluded) : 0;
 }
 
-static int apply_comm_split(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_comm_split(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *parent = comm_parent(process, event), *comm = NULL;
 
 	if (event->flags & LIEN_EVENT_IMPORTED)
-		return split_recorded(graph, process, event);
+		return split_recorded(process, event);
 	if (event->comm.comm && event->comm.color >= 0) {
-		comm = comm_derived(graph, process, event);
+		comm = comm_derived(process, event);
 		if (!comm)
 			return -ENOMEM;
 	}
@@ -611,7 +553,7 @@ static int apply_comm_split(
 		derive_id(comm->id, parent, event->type, parent->splits);
 		add_color(comm->id, event->comm.color);
 	}
-	return split_join(graph, process, event, parent, comm, parent->splits);
+	return split_join(process, event, parent, comm, parent->splits);
 }
 
 lien_apply_fn *const lien_comm_effects[LIEN_KIND_COUNT] = {LIEN_COMM_KINDS(LIEN_EFFECT)};

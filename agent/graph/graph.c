@@ -6,38 +6,18 @@
 
 #include "agent/graph/devices.h"
 #include "agent/graph/internal.h"
-#include "agent/graph/viewer.h"
+#include "agent/graph/graph.h"
 
-#define SPLAY_TREE(tree, type, member, entry)                                                      \
+#define COMPARE(tree, type, member, entry)                                                         \
 	int tree##_cmp(const struct type *a, const struct type *b)                                 \
 	{                                                                                          \
 		return a->member < b->member ? -1 : a->member > b->member;                         \
-	}                                                                                          \
-	SPLAY_GENERATE(tree##_tree, type, entry, tree##_cmp)                                       \
-	_Static_assert(1, "takes the semicolon")
-
-#define TREE(tree, type, member, entry)                                                            \
-	static int tree##_cmp(const struct type *a, const struct type *b)                          \
-	{                                                                                          \
-		return a->member < b->member ? -1 : a->member > b->member;                         \
-	}                                                                                          \
-	RB_GENERATE(tree##_tree, type, entry, tree##_cmp)                                          \
-	_Static_assert(1, "takes the semicolon")
-
-TREE(lien_process, lien_process, pid, by_pid);
-SPLAY_TREE(lien_share, lien_share, number, by_number);
-SPLAY_TREE(lien_handle, lien_handle, value, by_value);
-SPLAY_TREE(lien_reservation, lien_reservation, va, by_va);
-TREE(lien_mapping, lien_mapping, va, by_va);
-TREE(lien_comm, lien_comm, address, by_address);
-TREE(lien_comm_number, lien_comm, number, by_number);
-TREE(lien_library, lien_library_map, start, by_start);
-TREE(lien_pool, lien_pool, value, by_value);
-TREE(lien_context, lien_context, value, by_value);
-TREE(lien_context_number, lien_context, number, by_number);
-TREE(lien_init, lien_init, scope, by_scope);
-TREE(lien_init_number, lien_init, number, by_number);
-TREE(lien_capture, lien_capture, stream, by_stream);
+	}
+#define TREE(tree, type, member, entry) RB_GENERATE(tree##_tree, type, entry, tree##_cmp)
+#define COMPARED_TREE(tree, type, member, entry)                                                   \
+	static COMPARE(tree, type, member, entry) TREE(tree, type, member, entry)
+#define SPLAY_TREE(tree, type, member, entry)                                                      \
+	COMPARE(tree, type, member, entry) SPLAY_GENERATE(tree##_tree, type, entry, tree##_cmp)
 
 static int lien_registration_cmp(
 	const struct lien_registration *a, const struct lien_registration *b)
@@ -45,7 +25,6 @@ static int lien_registration_cmp(
 	LIEN_ORDER(handle);
 	return a->number < b->number ? -1 : a->number > b->number;
 }
-RB_GENERATE(lien_registration_tree, lien_registration, by_handle, lien_registration_cmp)
 
 static int lien_binding_cmp(const struct lien_binding *a, const struct lien_binding *b)
 {
@@ -53,7 +32,10 @@ static int lien_binding_cmp(const struct lien_binding *a, const struct lien_bind
 	LIEN_ORDER(offset);
 	return a->number < b->number ? -1 : a->number > b->number;
 }
-RB_GENERATE(lien_binding_tree, lien_binding, of_object, lien_binding_cmp)
+
+LIEN_TREES(COMPARED_TREE)
+LIEN_ORDERED_TREES(TREE)
+LIEN_SPLAY_TREES(SPLAY_TREE)
 
 /* --- room for them ---------------------------------------------------------------------------- */
 
@@ -141,9 +123,7 @@ int lien_graph_new(struct lien_graph **out)
 	TAILQ_INIT(&graph->freed);
 	TAILQ_INIT(&graph->ending);
 	SPLAY_INIT(&graph->shares);
-	RB_INIT(&graph->names);
-	RB_INIT(&graph->access_sets);
-	RB_INIT(&graph->sites);
+	RB_INIT(&graph->interned);
 	RB_INIT(&graph->tags);
 	lien_slab_init(&graph->slabs.allocations, sizeof(struct lien_allocation));
 	lien_slab_init(&graph->slabs.mappings, sizeof(struct lien_mapping));
@@ -249,21 +229,22 @@ struct lien_library_map *lien_process_library(struct lien_process *process, uint
 }
 
 /* This is expected if the process's beginning was missed. */
-void lien_graph_odd(struct lien_graph *graph, struct lien_process *process)
+int lien_process_odd(struct lien_process *process)
 {
 	if (process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_ADOPTED))
-		return;
-	graph->stats.odd++;
+		return 0;
+	process->graph->stats.odd++;
 	process->incomplete |= LIEN_INCOMPLETE_ODD;
+	return 0;
 }
 
-bool lien_process_visits(struct lien_graph *graph, struct lien_process *process)
+bool lien_process_visits(struct lien_process *process)
 {
 	if (process->visits) {
 		process->visits--;
 		return true;
 	}
-	graph->stats.lost++;
+	process->graph->stats.lost++;
 	process->incomplete |= LIEN_INCOMPLETE_LOST;
 	return false;
 }
@@ -364,6 +345,7 @@ struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, ui
 
 	if (!process)
 		return NULL;
+	process->graph = graph;
 	process->pid = pid;
 	process->start = start;
 	TAILQ_INIT(&process->pending);

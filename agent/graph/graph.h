@@ -26,17 +26,58 @@
 
 struct lien_graph;
 struct lien_ordinals; /* agent/graph/devices.h */
-struct lien_viewer;   /* agent/graph/viewer.h */
 
-/* Names are interned for the graph's life: equal names are equal pointers. */
+/*
+ * The trees: X(tree without its _tree, type, the member that orders it, entry). Those of
+ * LIEN_ORDERED_TREES compare more than one member. Splay trees have entries of half the size. They
+ * are used where there is one entry per mapping, of which there may be a million, and no lookup of
+ * neighbours. A lookup changes the tree.
+ */
+/* clang-format off */
+#define LIEN_TREES(X) \
+	X(lien_process,        lien_process,      pid,     by_pid) \
+	X(lien_mapping,        lien_mapping,      va,      by_va) \
+	X(lien_comm,           lien_comm,         address, by_address) \
+	X(lien_comm_number,    lien_comm,         number,  by_number) \
+	X(lien_library,        lien_library_map,  start,   by_start) \
+	X(lien_pool,           lien_pool,         value,   by_value) \
+	X(lien_context,        lien_context,      value,   by_value) \
+	X(lien_context_number, lien_context,      number,  by_number) \
+	X(lien_init,           lien_init,         scope,   by_scope) \
+	X(lien_init_number,    lien_init,         number,  by_number) \
+	X(lien_capture,        lien_capture,      stream,  by_stream)
+#define LIEN_ORDERED_TREES(X) \
+	X(lien_registration,   lien_registration, handle,  by_handle) \
+	X(lien_binding,        lien_binding,      device,  of_object)
+#define LIEN_SPLAY_TREES(X) \
+	X(lien_share,          lien_share,        number,  by_number) \
+	X(lien_handle,         lien_handle,       value,   by_value) \
+	X(lien_reservation,    lien_reservation,  va,      by_va)
+/* clang-format on */
+
+#define LIEN_TREE_HEAD(tree, type, member, entry) RB_HEAD(tree##_tree, type);
+LIEN_TREES(LIEN_TREE_HEAD)
+LIEN_ORDERED_TREES(LIEN_TREE_HEAD)
+#undef LIEN_TREE_HEAD
+#define LIEN_TREE_HEAD(tree, type, member, entry) SPLAY_HEAD(tree##_tree, type);
+LIEN_SPLAY_TREES(LIEN_TREE_HEAD)
+#undef LIEN_TREE_HEAD
+
+/* The beginning of what is interned: kept once, for the graph's life. Equal ones are equal
+ * pointers. The key follows. */
+struct lien_interned {
+	RB_ENTRY(lien_interned) by_key;
+	uint32_t kind, bytes; /* of the key */
+};
+
 struct lien_name {
-	RB_ENTRY(lien_name) by_text;
+	struct lien_interned interned;
 	char text[];
 };
 
-/* The locations that may access a mapping; interned like names. Sorted by location. */
+/* The locations that may access a mapping; interned. Sorted by location. */
 struct lien_access_set {
-	RB_ENTRY(lien_access_set) by_value;
+	struct lien_interned interned;
 	unsigned count;
 	struct lien_access access[];
 };
@@ -74,9 +115,9 @@ enum lien_origin lien_origin_of(unsigned call);
 /* Returns the name that the views use. */
 const char *lien_origin_name(enum lien_origin origin);
 
-/* A place in the code that asked for memory; interned for the graph's life. */
+/* A place in the code that asked for memory; interned. The key ends with .outer. */
 struct lien_site {
-	RB_ENTRY(lien_site) by_place;
+	struct lien_interned interned;
 	const struct lien_name *library; /* as allocations name it: "nccl", "torch_cuda" */
 	const struct lien_name *file;	 /* "libtorch_cuda.so"; NULL: not in a known mapping */
 	/* inode of the file and offset in it; without a file the offset is the address */
@@ -141,7 +182,6 @@ struct lien_binding {
 	uint64_t memory_offset;
 	int32_t device;
 };
-RB_HEAD(lien_binding_tree, lien_binding);
 
 /* There may be a million of these: the member order avoids padding. */
 struct lien_allocation {
@@ -257,7 +297,6 @@ struct lien_registration {
 	const struct lien_name *card; /* "mlx5_0"; NULL: not known, or with a communicator */
 	const struct lien_name *why;  /* with a known card: lien_mapping_card_keeps() */
 };
-RB_HEAD(lien_registration_tree, lien_registration);
 
 /* The ranges that registrations cover: disjoint and sorted, computed on demand. */
 struct lien_span {
@@ -266,7 +305,7 @@ struct lien_span {
 };
 struct lien_spans {
 	struct lien_span *span;
-	unsigned count;
+	unsigned count, room;
 	bool known; /* false: must be recomputed */
 };
 
@@ -291,6 +330,8 @@ struct lien_comm {
 	uint64_t t_init; /* CLOCK_MONOTONIC ns at which it was ready */
 	bool finalized;
 	struct lien_registration_tree registrations;
+	struct lien_split_member *member;	  /* in the split under way that makes it */
+	LIST_HEAD(, lien_split_member) splitting; /* it, and not all ranks have called yet */
 };
 
 /* An executable mapping of a file: calls come from these. */
@@ -305,7 +346,7 @@ struct lien_library_map {
 struct lien_pending {
 	TAILQ_ENTRY(lien_pending) next;
 	struct lien_event event; /* the announcement; LIEN_EVENT_DOUBTFUL is set when it applies */
-	int (*effect)(struct lien_graph *, struct lien_process *, const struct lien_event *);
+	int (*effect)(struct lien_process *, const struct lien_event *);
 };
 
 struct lien_pool {
@@ -338,25 +379,6 @@ struct lien_capture {
 	uint64_t stream;
 };
 
-/* Splay trees have entries of half the size. They are used where there is one entry per mapping, of
- * which there may be a million, and no lookup of neighbours. A lookup changes the tree. */
-SPLAY_HEAD(lien_handle_tree, lien_handle);
-RB_HEAD(lien_mapping_tree, lien_mapping);
-SPLAY_HEAD(lien_reservation_tree, lien_reservation);
-RB_HEAD(lien_comm_tree, lien_comm);
-RB_HEAD(lien_comm_number_tree, lien_comm);
-RB_HEAD(lien_library_tree, lien_library_map);
-RB_HEAD(lien_pool_tree, lien_pool);
-RB_HEAD(lien_context_tree, lien_context);
-RB_HEAD(lien_context_number_tree, lien_context);
-RB_HEAD(lien_init_tree, lien_init);
-RB_HEAD(lien_init_number_tree, lien_init);
-RB_HEAD(lien_capture_tree, lien_capture);
-RB_HEAD(lien_split_comm_tree, lien_split_member);
-RB_HEAD(lien_split_parent_tree, lien_split_member);
-RB_HEAD(lien_process_tree, lien_process);
-SPLAY_HEAD(lien_share_tree, lien_share);
-
 /* The reasons for being incomplete (event.h) that a re-read from the driver removes. */
 #define LIEN_INCOMPLETE_REREAD (LIEN_INCOMPLETE_LOST | LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS)
 
@@ -374,6 +396,7 @@ struct lien_ras_report;
 
 struct lien_process {
 	RB_ENTRY(lien_process) by_pid;
+	struct lien_graph *graph;
 	TAILQ_ENTRY(lien_process) of_ending; /* used instead once it has ended */
 	uint32_t pid, uid;
 	uint64_t start;
@@ -399,9 +422,9 @@ struct lien_process {
 	uint64_t arena_bytes, arena_used;
 	/* The call for which its memory came back by itself; set by the agent. */
 	const char *used_in;
-	void *agent;   /* owned by the agent, not by the graph */
-	uint64_t mark; /* the planner's, while it makes a plan (agent/plan/) */
-	struct lien_ras_report *ras;	      /* the agent's (agent/ras); NULL: it was not asked */
+	void *agent;		     /* owned by the agent, not by the graph */
+	uint64_t mark;		     /* the planner's, while it makes a plan (agent/plan/) */
+	struct lien_ras_report *ras; /* the agent's (agent/ras); NULL: it was not asked */
 	const struct lien_ordinals *ordinals; /* NULL: not known; set and freed by the agent */
 	struct lien_handle_tree handles;
 	struct lien_mapping_tree mappings;
@@ -421,8 +444,6 @@ struct lien_process {
 	struct lien_init_tree inits;
 	struct lien_init_number_tree init_numbers;
 	LIST_HEAD(, lien_split_member) splits; /* splits under way in which it takes part */
-	struct lien_split_comm_tree split_comms;
-	struct lien_split_parent_tree split_parents;
 	LIST_HEAD(, lien_allocation) owned;
 };
 
@@ -471,10 +492,15 @@ struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid);
 struct lien_process *lien_graph_living(struct lien_graph *graph, uint32_t pid, uint64_t start);
 struct lien_process *lien_graph_first(struct lien_graph *graph);
 struct lien_process *lien_graph_next(struct lien_process *process);
+#define LIEN_FOREACH_PROCESS(process, graph)                                                       \
+	for ((process) = lien_graph_first(graph); (process); (process) = lien_graph_next(process))
 /* Returns the first process with a greater pid. */
 struct lien_process *lien_graph_process_after(struct lien_graph *graph, uint32_t pid);
 struct lien_allocation *lien_graph_first_allocation(struct lien_graph *graph);
 struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *allocation);
+#define LIEN_FOREACH_ALLOCATION(allocation, graph)                                                 \
+	for ((allocation) = lien_graph_first_allocation(graph); (allocation);                      \
+		(allocation) = lien_graph_next_allocation(allocation))
 
 /* NULL: no export with that number is known. */
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
@@ -592,6 +618,40 @@ void lien_comm_found_id(uint8_t id[128], uint64_t hash, uint64_t host_hash, uint
 bool lien_allocation_on_device(const struct lien_allocation *allocation);
 
 /*
+ * The viewer: whoever asks. A user sees and moves only the user's own processes, and what these
+ * hold of other users' memory (docs/security.md). A viewer learns of other users' holders only that
+ * they exist.
+ */
+struct lien_viewer {
+	bool one_user; /* false: root, who sees everything */
+	uint32_t uid;
+	uint32_t pid; /* of the client, for the log; 0: the agent itself asks */
+};
+
+/* Is it the same user? */
+static inline bool lien_viewer_same(const struct lien_viewer *a, const struct lien_viewer *b)
+{
+	return a->one_user == b->one_user && (!a->one_user || a->uid == b->uid);
+}
+
+/* viewer NULL: root. process NULL: nobody's process, which only root sees. */
+static inline bool lien_viewer_sees(
+	const struct lien_viewer *viewer, const struct lien_process *process)
+{
+	return !viewer || !viewer->one_user || (process && process->uid == viewer->uid);
+}
+
+/*
+ * Does the viewer see the owner? If the owner has exited or is not known: does the viewer see a
+ * holder?
+ */
+bool lien_viewer_sees_owner(
+	const struct lien_viewer *viewer, const struct lien_allocation *allocation);
+/* Does the viewer see the owner or any holder? */
+bool lien_viewer_sees_part(
+	const struct lien_viewer *viewer, const struct lien_allocation *allocation);
+
+/*
  * Takes a snapshot of what the viewer sees (NULL: all). Memory whose owner the viewer does not see
  * has an unknown owner there. Passes the present state to fn, as the records of lien/state.h.
  * Applied to an empty graph they make an equal one, with the same numbers, except for memory that
@@ -606,21 +666,16 @@ static inline int lien_graph_dump(const struct lien_graph *graph,
 	return lien_graph_dump_seen(graph, NULL, fn, context);
 }
 
-int lien_handle_cmp(const struct lien_handle *a, const struct lien_handle *b);
-int lien_reservation_cmp(const struct lien_reservation *a, const struct lien_reservation *b);
-SPLAY_PROTOTYPE(lien_handle_tree, lien_handle, by_value, lien_handle_cmp)
-SPLAY_PROTOTYPE(lien_reservation_tree, lien_reservation, by_va, lien_reservation_cmp)
-RB_PROTOTYPE(lien_mapping_tree, lien_mapping, by_va, lien_mapping_cmp);
-RB_PROTOTYPE(lien_comm_tree, lien_comm, by_address, lien_comm_cmp);
-RB_PROTOTYPE(lien_comm_number_tree, lien_comm, by_number, lien_comm_number_cmp);
-RB_PROTOTYPE(lien_library_tree, lien_library_map, by_start, lien_library_cmp);
-RB_PROTOTYPE(lien_registration_tree, lien_registration, by_handle, lien_registration_cmp);
-RB_PROTOTYPE(lien_pool_tree, lien_pool, by_value, lien_pool_cmp);
-RB_PROTOTYPE(lien_context_tree, lien_context, by_value, lien_context_cmp);
-RB_PROTOTYPE(lien_context_number_tree, lien_context, by_number, lien_context_number_cmp);
-RB_PROTOTYPE(lien_init_tree, lien_init, by_scope, lien_init_cmp);
-RB_PROTOTYPE(lien_capture_tree, lien_capture, by_stream, lien_capture_cmp);
-RB_PROTOTYPE(lien_binding_tree, lien_binding, of_object, lien_binding_cmp);
+#define LIEN_TREE_FUNCTIONS(tree, type, member, entry)                                             \
+	RB_PROTOTYPE(tree##_tree, type, entry, tree##_cmp)
+LIEN_TREES(LIEN_TREE_FUNCTIONS)
+LIEN_ORDERED_TREES(LIEN_TREE_FUNCTIONS)
+#undef LIEN_TREE_FUNCTIONS
+#define LIEN_TREE_FUNCTIONS(tree, type, member, entry)                                             \
+	int tree##_cmp(const struct type *a, const struct type *b);                                \
+	SPLAY_PROTOTYPE(tree##_tree, type, entry, tree##_cmp)
+LIEN_SPLAY_TREES(LIEN_TREE_FUNCTIONS)
+#undef LIEN_TREE_FUNCTIONS
 
 /*
  * A split under way: ranks of the parent on other nodes are not known yet. Ranks in the new

@@ -87,11 +87,10 @@ int lien_binding_new(struct lien_graph *graph, const struct lien_binding *like)
 	return 0;
 }
 
-void lien_reservation_drop(struct lien_graph *graph, struct lien_process *process,
-	struct lien_reservation *reservation)
+void lien_reservation_drop(struct lien_process *process, struct lien_reservation *reservation)
 {
 	SPLAY_REMOVE(lien_reservation_tree, &process->reservations, reservation);
-	lien_slab_put(&graph->slabs.reservations, reservation);
+	lien_slab_put(&process->graph->slabs.reservations, reservation);
 }
 
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding)
@@ -227,13 +226,13 @@ struct lien_share *lien_share_copy(struct lien_graph *graph, struct lien_allocat
 }
 
 struct lien_holding *lien_holding_get(
-	struct lien_graph *graph, struct lien_process *process, struct lien_allocation *allocation)
+	struct lien_process *process, struct lien_allocation *allocation)
 {
 	struct lien_holding *holding = lien_allocation_holding(allocation, process);
 
 	if (holding)
 		return holding;
-	holding = lien_slab_get(&graph->slabs.holdings);
+	holding = lien_slab_get(&process->graph->slabs.holdings);
 	if (!holding)
 		return NULL;
 	holding->process = process;
@@ -244,9 +243,10 @@ struct lien_holding *lien_holding_get(
 	return holding;
 }
 
-static void holding_drop_empty(struct lien_graph *graph, struct lien_holding *holding)
+static void holding_drop_empty(struct lien_holding *holding)
 {
 	struct lien_allocation *allocation = holding->allocation;
+	struct lien_graph *graph = holding->process->graph;
 
 	if (holding->mapped || !TAILQ_EMPTY(&holding->handles))
 		return;
@@ -255,15 +255,15 @@ static void holding_drop_empty(struct lien_graph *graph, struct lien_holding *ho
 	lien_allocation_drop_unheld(graph, allocation);
 }
 
-struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
-	struct lien_allocation *allocation, uint64_t value)
+struct lien_handle *lien_handle_new(
+	struct lien_process *process, struct lien_allocation *allocation, uint64_t value)
 {
-	struct lien_holding *holding = lien_holding_get(graph, process, allocation);
-	struct lien_handle *handle = holding ? lien_slab_get(&graph->slabs.handles) : NULL;
+	struct lien_holding *holding = lien_holding_get(process, allocation);
+	struct lien_handle *handle = holding ? lien_slab_get(&process->graph->slabs.handles) : NULL;
 
 	if (!handle) {
 		if (holding)
-			holding_drop_empty(graph, holding);
+			holding_drop_empty(holding);
 		return NULL;
 	}
 	handle->holding = holding;
@@ -287,24 +287,24 @@ void lien_handle_refer(struct lien_handle *handle, uint32_t references)
 	handle->references = references;
 }
 
-void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle)
+void lien_handle_drop(struct lien_handle *handle)
 {
 	struct lien_holding *holding = handle->holding;
 
 	SPLAY_REMOVE(lien_handle_tree, &holding->process->handles, handle);
 	TAILQ_REMOVE(&holding->handles, handle, of_holding);
-	lien_slab_put(&graph->slabs.handles, handle);
-	holding_drop_empty(graph, holding);
+	lien_slab_put(&holding->process->graph->slabs.handles, handle);
+	holding_drop_empty(holding);
 }
 
-struct lien_mapping *lien_mapping_new(
-	struct lien_graph *graph, struct lien_holding *holding, uint64_t va, uint64_t bytes)
+struct lien_mapping *lien_mapping_new(struct lien_holding *holding, uint64_t va, uint64_t bytes)
 {
-	struct lien_mapping *mapping = holding ? lien_slab_get(&graph->slabs.mappings) : NULL;
+	struct lien_graph *graph = holding ? holding->process->graph : NULL;
+	struct lien_mapping *mapping = graph ? lien_slab_get(&graph->slabs.mappings) : NULL;
 
 	if (!mapping) {
 		if (holding)
-			holding_drop_empty(graph, holding);
+			holding_drop_empty(holding);
 		return NULL;
 	}
 	mapping->holding = holding;
@@ -327,7 +327,7 @@ void lien_mapping_park(struct lien_mapping *mapping, bool parked)
 	mapping->holding->process->parked += parked ? 1 : -1;
 }
 
-void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping)
+void lien_mapping_drop(struct lien_mapping *mapping)
 {
 	struct lien_holding *holding = mapping->holding;
 
@@ -336,14 +336,13 @@ void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping)
 	holding->mapped--;
 	holding->live -= !mapping->parked;
 	holding->process->parked -= mapping->parked;
-	graph->stats.mappings--;
-	lien_slab_put(&graph->slabs.mappings, mapping);
-	holding_drop_empty(graph, holding);
+	holding->process->graph->stats.mappings--;
+	lien_slab_put(&holding->process->graph->slabs.mappings, mapping);
+	holding_drop_empty(holding);
 }
 
 /* Moves everything to another holding of the same process, and frees the old one. */
-static void holding_merge(
-	struct lien_graph *graph, struct lien_holding *from, struct lien_holding *to)
+static void holding_merge(struct lien_holding *from, struct lien_holding *to)
 {
 	struct lien_handle *handle;
 	struct lien_mapping *mapping;
@@ -364,18 +363,17 @@ static void holding_merge(
 	to->mapped += from->mapped;
 	to->live += from->live;
 	LIST_REMOVE(from, of_allocation);
-	lien_slab_put(&graph->slabs.holdings, from);
+	lien_slab_put(&from->process->graph->slabs.holdings, from);
 }
 
-static void holdings_move(
-	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to)
+static void holdings_move(struct lien_allocation *from, struct lien_allocation *to)
 {
 	struct lien_holding *holding, *same;
 
 	while ((holding = LIST_FIRST(&from->holdings))) {
 		same = lien_allocation_holding(to, holding->process);
 		if (same) {
-			holding_merge(graph, holding, same);
+			holding_merge(holding, same);
 			continue;
 		}
 		LIST_REMOVE(holding, of_allocation);
@@ -390,7 +388,7 @@ void lien_allocation_merge(
 	struct lien_binding *binding;
 	struct lien_share *share;
 
-	holdings_move(graph, from, to);
+	holdings_move(from, to);
 	while ((binding = LIST_FIRST(&from->bindings))) {
 		LIST_REMOVE(binding, of_memory);
 		binding->memory = to;

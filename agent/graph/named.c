@@ -10,47 +10,35 @@
 
 #include "agent/graph/nearest.h"
 
-/* Fills the list, if there is one; returns how many there are. */
-static unsigned each_group(
-	struct lien_graph *graph, const struct lien_viewer *viewer, uint64_t *groups)
-{
-	struct lien_process *process;
-	struct lien_comm *comm;
-	unsigned count = 0;
-
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
-		if (!lien_viewer_sees(viewer, process))
-			continue;
-		RB_FOREACH (comm, lien_comm_tree, &process->comms) {
-			if (groups)
-				groups[count] = lien_comm_group(comm);
-			count++;
-		}
-	}
-	return count;
-}
-
 int lien_groups_seen(struct lien_graph *graph, const struct lien_viewer *viewer, uint64_t **groups,
 	unsigned *count)
 {
-	unsigned all = each_group(graph, viewer, NULL), i;
+	struct lien_process *process;
+	struct lien_comm *comm;
+	unsigned all = 0, room = 0;
 
+	*groups = NULL;
 	*count = 0;
-	*groups = calloc(all + 1, sizeof(**groups));
-	if (!*groups)
-		return -ENOMEM;
-	each_group(graph, viewer, *groups);
-	qsort(*groups, all, sizeof(**groups), lien_u64_cmp);
-	for (i = 0; i < all; i++)
-		if (!*count || (*groups)[*count - 1] != (*groups)[i])
-			(*groups)[(*count)++] = (*groups)[i];
+	LIEN_FOREACH_PROCESS (process, graph) {
+		if (!lien_viewer_sees(viewer, process))
+			continue;
+		RB_FOREACH (comm, lien_comm_tree, &process->comms) {
+			if (lien_array_grow(groups, all, &room, sizeof(**groups))) {
+				free(*groups);
+				*groups = NULL;
+				return -ENOMEM;
+			}
+			(*groups)[all++] = lien_comm_group(comm);
+		}
+	}
+	*count = lien_array_unique(*groups, all, sizeof(**groups), lien_u64_cmp);
 	return 0;
 }
 
+/* Of the texts, which are the first members. */
 static int gpu_cmp(const void *a, const void *b)
 {
-	return strcmp(
-		((const struct lien_named_gpu *)a)->text, ((const struct lien_named_gpu *)b)->text);
+	return strcmp(a, b);
 }
 
 static bool same_ordinals(const struct lien_ordinals *a, const struct lien_ordinals *b)
@@ -59,71 +47,51 @@ static bool same_ordinals(const struct lien_ordinals *a, const struct lien_ordin
 				 !memcmp(a->uuid, b->uuid, a->count * sizeof(a->uuid[0])));
 }
 
-/* Like each_group(). Most processes have the same devices as the one before. */
-static unsigned each_gpu(
-	struct lien_graph *graph, const struct lien_viewer *viewer, struct lien_named_gpu *gpus)
+int lien_gpus_seen(struct lien_graph *graph, const struct lien_viewer *viewer,
+	struct lien_named_gpu **gpus, unsigned *count)
 {
 	const struct lien_ordinals *ordinals, *before = NULL;
 	struct lien_process *process;
-	unsigned count = 0, i;
+	unsigned all = 0, room = 0, i;
+	int err;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+	*gpus = NULL;
+	err = lien_array_grow(gpus, 0, &room, sizeof(**gpus)); /* not NULL, even if there is none */
+	for (process = lien_graph_first(graph); process && !err;
+		process = lien_graph_next(process)) {
 		ordinals = process->ordinals;
+		/* Most processes have the same devices as the one before. */
 		if (!ordinals || same_ordinals(ordinals, before) ||
 			!lien_viewer_sees(viewer, process))
 			continue;
 		before = ordinals;
-		for (i = 0; gpus && i < ordinals->count; i++) {
-			gpus[count + i].uuid = ordinals->uuid[i];
-			lien_uuid_print(&ordinals->uuid[i], gpus[count + i].text);
+		for (i = 0; i < ordinals->count; i++) {
+			err = lien_array_grow(gpus, all, &room, sizeof(**gpus));
+			if (err)
+				break;
+			(*gpus)[all].uuid = ordinals->uuid[i];
+			(*gpus)[all].chosen = false;
+			lien_uuid_print(&ordinals->uuid[i], (*gpus)[all++].text);
 		}
-		count += ordinals->count;
 	}
-	return count;
-}
-
-int lien_gpus_seen(struct lien_graph *graph, const struct lien_viewer *viewer,
-	struct lien_named_gpu **gpus, unsigned *count)
-{
-	unsigned all = each_gpu(graph, viewer, NULL), i;
-
-	*count = 0;
-	*gpus = calloc(all + 1, sizeof(**gpus));
-	if (!*gpus)
-		return -ENOMEM;
-	each_gpu(graph, viewer, *gpus);
-	if (all)
-		qsort(*gpus, all, sizeof(**gpus), gpu_cmp);
-	for (i = 0; i < all; i++)
-		if (!*count || strcmp((*gpus)[*count - 1].text, (*gpus)[i].text))
-			(*gpus)[(*count)++] = (*gpus)[i];
-	return 0;
-}
-
-/* Returns the first whose beginning is not less than the text, or with `after`, greater. */
-static unsigned bound(
-	const struct lien_named_gpu *gpus, unsigned count, const char *text, bool after)
-{
-	const size_t length = strlen(text);
-	unsigned low = 0, high = count, middle;
-	int order;
-
-	while (low < high) {
-		middle = low + (high - low) / 2;
-		order = strncmp(gpus[middle].text, text, length);
-		if (order < 0 || (after && !order))
-			low = middle + 1;
-		else
-			high = middle;
+	if (err) {
+		free(*gpus);
+		*gpus = NULL;
+		all = 0;
 	}
-	return low;
+	*count = lien_array_unique(*gpus, all, sizeof(**gpus), gpu_cmp);
+	return err;
 }
 
 unsigned lien_gpus_find(
 	const struct lien_named_gpu *gpus, unsigned count, const char *text, unsigned *first)
 {
-	*first = bound(gpus, count, text, false);
-	return text[0] ? bound(gpus, count, text, true) - *first : 0;
+	char after[LIEN_UUID_TEXT + 1]; /* greater than whatever begins with the text */
+
+	snprintf(after, sizeof(after), "%.*s~", LIEN_UUID_TEXT - 1, text);
+	*first = lien_array_at_least(gpus, count, sizeof(*gpus), text, gpu_cmp);
+	return text[0] ? lien_array_at_least(gpus, count, sizeof(*gpus), after, gpu_cmp) - *first
+		       : 0;
 }
 
 /* --- lists of what there is ------------------------------------------------------------------- */
@@ -183,7 +151,7 @@ void lien_known_processes(struct lien_graph *graph, const struct lien_viewer *vi
 			"process %u is not known to the agent: it does not run, has not used CUDA "
 			"or is another user's; ",
 			pid);
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, graph) {
 		if (!process->cuda || !lien_viewer_sees(viewer, process))
 			continue;
 		if (!line.names)
@@ -207,19 +175,6 @@ static int name_cmp(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Moves equal names together, and returns how many different ones there are. */
-static unsigned unique(const char **names, unsigned count)
-{
-	unsigned i, n = 0;
-
-	if (count)
-		qsort(names, count, sizeof(*names), name_cmp);
-	for (i = 0; i < count; i++)
-		if (!n || strcmp(names[n - 1], names[i]))
-			names[n++] = names[i];
-	return n;
-}
-
 static void remove_name(const char **names, unsigned *count, const char *name)
 {
 	const char **found = bsearch(&name, names, *count, sizeof(*names), name_cmp);
@@ -234,8 +189,8 @@ const char *lien_known_missing(struct lien_graph *graph, const struct lien_viewe
 	struct lien_allocation *allocation = lien_graph_first_allocation(graph);
 	bool inferred;
 
-	for (count = unique(owners, count); count && allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	for (count = lien_array_unique(owners, count, sizeof(*owners), name_cmp);
+		count && allocation; allocation = lien_graph_next_allocation(allocation)) {
 		if (!is_memory(viewer, allocation))
 			continue;
 		remove_name(owners, &count, lien_allocation_library(allocation));
@@ -253,8 +208,7 @@ static void add_names(struct line *line, struct lien_nearest *nearest, struct li
 	const char *names[LISTED], *name;
 	unsigned i;
 
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, graph) {
 		name = is_memory(viewer, allocation) ? name_of(allocation) : NULL;
 		for (i = 0; name && i < line->names && strcmp(names[i], name); i++)
 			;
@@ -301,8 +255,7 @@ bool lien_known_any_tag(struct lien_graph *graph, const struct lien_viewer *view
 	const char *tag, *last = NULL;
 	unsigned i;
 
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, graph) {
 		tag = lien_allocation_tag(allocation);
 		if (!tag || tag == last || !is_memory(viewer, allocation))
 			continue;

@@ -11,7 +11,7 @@
 
 #include "agent/graph/array.h"
 #include "agent/graph/devices.h"
-#include "agent/graph/viewer.h"
+#include "agent/graph/graph.h"
 
 /*
  * The groups of the communicators that the viewer sees, sorted, each once, for lien_u64_find().

@@ -8,33 +8,32 @@
 #include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
 
-static int lien_name_cmp(const struct lien_name *a, const struct lien_name *b)
+enum { NAME, ACCESS, SITE };
+
+static int lien_interned_cmp(const struct lien_interned *a, const struct lien_interned *b)
 {
-	return strcmp(a->text, b->text);
+	LIEN_ORDER(kind);
+	LIEN_ORDER(bytes);
+	return memcmp(a + 1, b + 1, a->bytes);
 }
 
-static int lien_access_cmp(const struct lien_access_set *a, const struct lien_access_set *b)
-{
-	LIEN_ORDER(count);
-	return memcmp(a->access, b->access, a->count * sizeof(a->access[0]));
-}
+LIEN_TREE(lien_interned_tree, lien_interned, by_key, lien_interned_cmp)
 
-/* Names are interned, so comparing their addresses is enough. */
-static int lien_site_cmp(const struct lien_site *a, const struct lien_site *b)
+/* Returns what the graph has with the same key. Frees the one that was made for this if it is not
+ * that one. */
+static void *intern(
+	struct lien_graph *graph, struct lien_interned *made, unsigned kind, size_t bytes)
 {
-	LIEN_ORDER(offset);
-	LIEN_ORDER(inode);
-	LIEN_ORDER(outer);
-	LIEN_ORDER(dev_major);
-	LIEN_ORDER(dev_minor);
-	LIEN_ORDER(library);
-	LIEN_ORDER(file);
-	return 0;
-}
+	struct lien_interned *known;
 
-LIEN_TREE(lien_name_tree, lien_name, by_text, lien_name_cmp)
-LIEN_TREE(lien_site_tree, lien_site, by_place, lien_site_cmp)
-LIEN_TREE(lien_access_tree, lien_access_set, by_value, lien_access_cmp)
+	made->kind = kind;
+	made->bytes = bytes;
+	known = RB_INSERT(lien_interned_tree, &graph->interned, made);
+	if (!known)
+		return made;
+	free(made);
+	return known;
+}
 
 void lien_copy_printable(char *to, const char *text, size_t room)
 {
@@ -46,17 +45,12 @@ void lien_copy_printable(char *to, const char *text, size_t room)
 const struct lien_name *lien_graph_name(struct lien_graph *graph, const char *text, size_t max)
 {
 	size_t length = strnlen(text, max);
-	struct lien_name *name, *known;
+	struct lien_name *name = calloc(1, sizeof(*name) + length + 1);
 
-	name = calloc(1, sizeof(*name) + length + 1);
 	if (!name)
 		return NULL;
 	lien_copy_printable(name->text, text, length + 1);
-	known = RB_INSERT(lien_name_tree, &graph->names, name);
-	if (!known)
-		return name;
-	free(name);
-	return known;
+	return intern(graph, &name->interned, NAME, length + 1);
 }
 
 static int place_cmp(const void *a, const void *b)
@@ -72,7 +66,7 @@ const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
 	const struct lien_access_set *base, const struct lien_access *over, unsigned n)
 {
 	unsigned base_count = base ? base->count : 0, i, j;
-	struct lien_access_set *set, *known;
+	struct lien_access_set *set;
 
 	set = calloc(1, sizeof(*set) + (base_count + n) * sizeof(set->access[0]));
 	if (!set)
@@ -88,11 +82,9 @@ const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
 			set->count++;
 	}
 	qsort(set->access, set->count, sizeof(set->access[0]), place_cmp);
-	known = RB_INSERT(lien_access_tree, &graph->access_sets, set);
-	if (!known)
-		return set;
-	free(set);
-	return known;
+	return intern(graph, &set->interned, ACCESS,
+		offsetof(struct lien_access_set, access) - sizeof(set->interned) +
+			set->count * sizeof(set->access[0]));
 }
 
 static void name_caller(
@@ -122,14 +114,14 @@ void lien_process_caller(
 	name_caller(lien_process_library(process, event->caller), event->outer, name);
 }
 
-static const struct lien_site *site_in(struct lien_graph *graph, struct lien_process *process,
+static const struct lien_site *site_in(struct lien_process *process,
 	const struct lien_library_map *map, uint64_t caller, uint32_t outer)
 {
 	struct lien_site site = {.outer = outer, .offset = caller};
 	char library[LIEN_CALLER_SIZE];
 
 	name_caller(map, outer, library);
-	site.library = lien_graph_name(graph, library, sizeof(library));
+	site.library = lien_graph_name(process->graph, library, sizeof(library));
 	if (map) {
 		site.file = map->file;
 		site.inode = map->inode;
@@ -137,18 +129,17 @@ static const struct lien_site *site_in(struct lien_graph *graph, struct lien_pro
 		site.dev_minor = map->dev_minor;
 		site.offset = caller - map->start + map->offset;
 	}
-	return lien_graph_intern_site(graph, process, &site);
+	return lien_graph_intern_site(process->graph, process, &site);
 }
 
-const struct lien_site *lien_graph_site(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+const struct lien_site *lien_process_site(
+	struct lien_process *process, const struct lien_event *event)
 {
-	return site_in(graph, process, lien_process_library(process, event->caller), event->caller,
-		event->outer);
+	return site_in(
+		process, lien_process_library(process, event->caller), event->caller, event->outer);
 }
 
-void lien_process_found_library(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_library_map *map)
+void lien_process_found_library(struct lien_process *process, const struct lien_library_map *map)
 {
 	struct lien_allocation *allocation;
 	const struct lien_site *site;
@@ -157,7 +148,7 @@ void lien_process_found_library(
 		site = allocation->site;
 		if (!site || site->inode || site->offset < map->start || site->offset >= map->end)
 			continue;
-		site = site_in(graph, process, map, site->offset, site->outer);
+		site = site_in(process, map, site->offset, site->outer);
 		if (site)
 			allocation->site = site;
 	}
@@ -166,19 +157,14 @@ void lien_process_found_library(
 const struct lien_site *lien_graph_intern_site(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_site *like)
 {
-	struct lien_site *site, *known;
+	struct lien_site *site, *made = like->library ? malloc(sizeof(*made)) : NULL;
 
-	if (!like->library)
+	if (!made)
 		return NULL;
-	known = RB_FIND(lien_site_tree, &graph->sites, (struct lien_site *)like);
-	if (known)
-		return known;
-	site = malloc(sizeof(*site));
-	if (!site)
-		return NULL;
-	*site = *like;
-	RB_INSERT(lien_site_tree, &graph->sites, site);
-	if (graph->on_site)
+	*made = *like;
+	site = intern(graph, &made->interned, SITE,
+		offsetof(struct lien_site, outer) + sizeof(made->outer) - sizeof(made->interned));
+	if (site == made && graph->on_site)
 		graph->on_site(graph->on_site_context, process, site);
 	return site;
 }
@@ -193,11 +179,11 @@ void lien_graph_on_site(struct lien_graph *graph,
 int lien_graph_name_site(
 	struct lien_graph *graph, const struct lien_site *site, const char *symbol, uint64_t into)
 {
-	struct lien_site *own = RB_FIND(lien_site_tree, &graph->sites, (struct lien_site *)site);
+	struct lien_site *own = (struct lien_site *)site; /* lent out as const */
 	const struct lien_name *name = lien_graph_name(graph, symbol, strlen(symbol));
 
-	if (!own || !name)
-		return own ? -ENOMEM : 0;
+	if (!name)
+		return -ENOMEM;
 	own->symbol = name;
 	own->into = into;
 	return 0;
@@ -271,23 +257,12 @@ bool lien_allocation_tag_known(const struct lien_allocation *allocation)
 
 /* --- all -------------------------------------------------------------------------------------- */
 
-void lien_graph_free_sets(struct lien_graph *graph)
+void lien_graph_free_interned(struct lien_graph *graph)
 {
-	struct lien_access_set *set, *next_set;
-	struct lien_name *name, *next_name;
-	struct lien_site *site, *next_site;
+	struct lien_interned *interned, *next;
 
-	RB_FOREACH_SAFE (site, lien_site_tree, &graph->sites, next_site) {
-		RB_REMOVE(lien_site_tree, &graph->sites, site);
-		free(site);
-	}
-
-	RB_FOREACH_SAFE (name, lien_name_tree, &graph->names, next_name) {
-		RB_REMOVE(lien_name_tree, &graph->names, name);
-		free(name);
-	}
-	RB_FOREACH_SAFE (set, lien_access_tree, &graph->access_sets, next_set) {
-		RB_REMOVE(lien_access_tree, &graph->access_sets, set);
-		free(set);
+	RB_FOREACH_SAFE (interned, lien_interned_tree, &graph->interned, next) {
+		RB_REMOVE(lien_interned_tree, &graph->interned, interned);
+		free(interned);
 	}
 }

@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
 #include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
 
 /* NULL: out of memory, or an unknown communicator that is not to be made. */
-static struct lien_registration_tree *registrations_of(struct lien_graph *graph,
+static struct lien_registration_tree *registrations_of(
 	struct lien_process *process, const struct lien_event *event, bool make)
 {
 	struct lien_comm *comm;
@@ -18,7 +19,7 @@ static struct lien_registration_tree *registrations_of(struct lien_graph *graph,
 		return &process->cards;
 	comm = lien_comm_find(process, event->reg.comm);
 	if (!comm && make) /* made before NCCL was probed */
-		comm = lien_comm_new(graph, process, event->reg.comm);
+		comm = lien_comm_new(process, event->reg.comm);
 	return comm ? &comm->registrations : NULL;
 }
 
@@ -50,10 +51,9 @@ int lien_registration_name(struct lien_graph *graph, struct lien_registration *r
 	return registration->why ? 0 : -ENOMEM;
 }
 
-static int apply_deregister(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_deregister(struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_registration_tree *list = registrations_of(graph, process, event, false);
+	struct lien_registration_tree *list = registrations_of(process, event, false);
 	struct lien_registration *registration;
 
 	registration = list ? registration_find(list, event->reg.handle) : NULL;
@@ -63,10 +63,9 @@ static int apply_deregister(
 	return 0;
 }
 
-static int apply_register(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_register(struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_registration_tree *list = registrations_of(graph, process, event, true);
+	struct lien_registration_tree *list = registrations_of(process, event, true);
 	const enum lien_kind end = lien_call_kind(event->type) == LIEN_KIND_register
 					   ? LIEN_KIND_deregister
 					   : LIEN_KIND_deregister_mr;
@@ -78,7 +77,7 @@ static int apply_register(
 		/* NCCL reports success without a handle: it does not register such memory */
 		return 0;
 	while ((registration = registration_find(list, event->reg.handle))) {
-		if (lien_pending_apply(graph, process, end, event->reg.handle, 0))
+		if (lien_pending_apply(process, end, event->reg.handle, 0))
 			continue;
 		if (list != &process->cards)
 			/* NCCL counts: it returns one handle for a buffer registered twice */
@@ -93,7 +92,7 @@ static int apply_register(
 	registration = calloc(1, sizeof(*registration));
 	if (!registration)
 		return -ENOMEM;
-	registration->number = ++graph->next_registration;
+	registration->number = ++process->graph->next_registration;
 	registration->va = event->reg.va;
 	registration->bytes = event->reg.bytes;
 	registration->handle = event->reg.handle;
@@ -102,7 +101,7 @@ static int apply_register(
 	RB_INSERT(lien_registration_tree, list, registration);
 	process->card_spans.known = false;
 	return list == &process->cards && event->size >= LIEN_EVENT_SIZE(mr)
-		       ? lien_registration_name(graph, registration, event->mr.card)
+		       ? lien_registration_name(process->graph, registration, event->mr.card)
 		       : 0;
 }
 
@@ -115,29 +114,27 @@ bool lien_registration_lies(
 
 /* --- spans ------------------------------------------------------------------------------------ */
 
-static unsigned count_all(struct lien_registration_tree *list)
-{
-	struct lien_registration *registration;
-	unsigned count = 0;
-
-	RB_FOREACH (registration, lien_registration_tree, list)
-		count++;
-	return count;
-}
-
 static const char unnamed[] = "registered with a network card (RDMA), which keeps the old memory";
 static const char several[] =
 	"registered with several network cards (RDMA), which keep the old memory";
 
-static void add_spans(struct lien_spans *spans, struct lien_registration_tree *list)
+/* Returns false if there is not enough memory. */
+static bool list_spans(struct lien_spans *spans, struct lien_registration_tree *list)
 {
 	struct lien_registration *registration;
 
-	RB_FOREACH (registration, lien_registration_tree, list)
-		if (lien_range_sane(registration->va, registration->bytes))
-			spans->span[spans->count++] = (struct lien_span){registration->va,
-				registration->va + registration->bytes,
+	spans->count = 0;
+	RB_FOREACH (registration, lien_registration_tree, list) {
+		if (!lien_range_sane(registration->va, registration->bytes))
+			continue;
+		if (lien_array_grow(
+			    &spans->span, spans->count, &spans->room, sizeof(spans->span[0])))
+			return false;
+		spans->span[spans->count++] =
+			(struct lien_span){registration->va, registration->va + registration->bytes,
 				registration->why ? registration->why->text : unnamed};
+	}
+	return true;
 }
 
 static int span_cmp(const void *a, const void *b)
@@ -171,43 +168,28 @@ static void spans_join(struct lien_spans *spans)
 	spans->count = last - spans->span + 1;
 }
 
-static bool spans_renew(struct lien_spans *spans, unsigned room)
+static int end_cmp(const void *span, const void *va)
 {
-	free(spans->span);
-	spans->span = calloc(room + 1, sizeof(spans->span[0]));
-	spans->count = 0;
-	spans->known = spans->span != NULL;
-	return spans->known;
-}
-
-static const char *spans_touch(const struct lien_spans *spans, const struct lien_mapping *mapping)
-{
-	unsigned low = 0, high = spans->count, mid;
-
-	while (low < high) { /* the first span that ends after the mapping's beginning */
-		mid = low + (high - low) / 2;
-		if (spans->span[mid].end <= mapping->va)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low < spans->count && spans->span[low].va < mapping->va + mapping->bytes
-		       ? spans->span[low].why
-		       : NULL;
+	return ((const struct lien_span *)span)->end <= *(const uint64_t *)va ? -1 : 1;
 }
 
 const char *lien_mapping_card_keeps(const struct lien_mapping *mapping)
 {
 	struct lien_process *process = mapping->holding->process;
 	struct lien_spans *spans = &process->card_spans;
+	unsigned i;
 
 	if (!spans->known) {
-		if (!spans_renew(spans, count_all(&process->cards)))
+		if (!list_spans(spans, &process->cards))
 			return unnamed;
-		add_spans(spans, &process->cards);
 		spans_join(spans);
+		spans->known = true;
 	}
-	return spans_touch(spans, mapping);
+	i = lien_array_at_least(
+		spans->span, spans->count, sizeof(spans->span[0]), &mapping->va, end_cmp);
+	return i < spans->count && spans->span[i].va < mapping->va + mapping->bytes
+		       ? spans->span[i].why
+		       : NULL;
 }
 
 #define apply_register_mr   apply_register

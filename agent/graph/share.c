@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include <lien/cuda_abi.h>
+#include "agent/graph/hash.h"
 #include "agent/graph/internal.h"
 
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number)
@@ -34,15 +35,10 @@ void lien_graph_open_exports(
 	}
 }
 
-/* FNV-1a. A collision between two names on one node takes some 2^31 of them. */
+/* A collision between two names on one node takes some 2^31 of them. */
 uint64_t lien_share_number(unsigned call, const uint8_t *key)
 {
-	uint64_t hash = 0xcbf29ce484222325ull ^ call;
-	unsigned i;
-
-	for (i = 0; i < LIEN_KEY_BYTES; i++)
-		hash = (hash ^ key[i]) * 0x100000001b3ull;
-	return hash | LIEN_SHARE_BY_KEY;
+	return lien_hash(LIEN_HASH_START ^ call, key, LIEN_KEY_BYTES) | LIEN_SHARE_BY_KEY;
 }
 
 /* NULL: out of memory. No export with that number may exist. The key is NULL unless the number is a
@@ -96,47 +92,44 @@ static int share_by_key(struct lien_graph *graph, struct lien_allocation *alloca
 	return 0;
 }
 
-static int apply_export(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_export(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_handle *handle = lien_handle_find(process, event->share.handle);
 	struct lien_allocation *allocation;
 
 	/* Memory with an address from the start has no handle that the driver would export. */
-	if (!handle || lien_allocation_by_address(handle->holding->allocation)) {
-		lien_graph_odd(graph, process);
-		return 0;
-	}
+	if (!handle || lien_allocation_by_address(handle->holding->allocation))
+		return lien_process_odd(process);
 	allocation = handle->holding->allocation;
 	if (event->share.handle_type == CU_MEM_HANDLE_TYPE_FABRIC &&
 		event->size >= LIEN_EVENT_SIZE(share))
-		return share_by_key(graph, allocation, event, event->share.key);
+		return share_by_key(process->graph, allocation, event, event->share.key);
 	if (event->flags & LIEN_EVENT_CONTROL)
-		lien_share_drop_control(graph, allocation);
+		lien_share_drop_control(process->graph, allocation);
 	else
 		allocation->exports++;
 	if (!event->share.share)
 		return 0;
-	if (event->share.share & LIEN_SHARE_BY_KEY || lien_share_find(graph, event->share.share))
+	if (event->share.share & LIEN_SHARE_BY_KEY ||
+		lien_share_find(process->graph, event->share.share))
 		/* numbers are never reused; only a forged recording says otherwise */
 		return -EBADMSG;
-	return share_new(graph, allocation, event, event->share.share, NULL) ? 0 : -ENOMEM;
+	return share_new(process->graph, allocation, event, event->share.share, NULL) ? 0 : -ENOMEM;
 }
 
 /* An import whose export was not seen: only the importer is known. NULL: out of memory. */
 static struct lien_allocation *import_unmatched(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+	struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_allocation *allocation = lien_allocation_new(graph, LIEN_ORIGIN_IMPORT);
+	struct lien_allocation *allocation =
+		lien_allocation_asked(process, event, LIEN_ORIGIN_IMPORT, 0);
 
-	if (!allocation || lien_allocation_asked(graph, process, allocation, event))
-		return NULL;
-	process->incomplete |= LIEN_INCOMPLETE_SHARE;
+	if (allocation)
+		process->incomplete |= LIEN_INCOMPLETE_SHARE;
 	return allocation;
 }
 
-static int apply_import(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_import(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_allocation *allocation;
 	struct lien_share *share;
@@ -144,38 +137,34 @@ static int apply_import(
 
 	if (event->share.handle_type == CU_MEM_HANDLE_TYPE_FABRIC &&
 		event->size >= LIEN_EVENT_SIZE(share))
-		share = lien_share_find(
-			graph, lien_share_number(LIEN_CALL_CU_MEM_EXPORT, event->share.key));
+		share = lien_share_find(process->graph,
+			lien_share_number(LIEN_CALL_CU_MEM_EXPORT, event->share.key));
 	else
-		share = lien_share_find(graph, event->share.share);
+		share = lien_share_find(process->graph, event->share.share);
 	/* The handle may have been the last known thing to hold this memory. */
 	if (share)
 		share->allocation->importing = true;
-	lien_handle_vacate(graph, process, event->share.handle);
-	if (share) {
+	lien_handle_vacate(process, event->share.handle);
+	if (share)
 		share->allocation->importing = false;
-	}
 	allocation =
-		share ? lien_share_taken(graph, share) : import_unmatched(graph, process, event);
+		share ? lien_share_taken(process->graph, share) : import_unmatched(process, event);
 	if (!allocation)
 		return -ENOMEM;
-	handle = lien_handle_new(graph, process, allocation, event->share.handle);
+	handle = lien_handle_new(process, allocation, event->share.handle);
 	if (!handle)
 		return -ENOMEM;
 	handle->imported = true;
-	return lien_handle_take(graph, handle, event);
+	return lien_handle_take(handle, event);
 }
 
-static int apply_key_export(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_key_export(struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_mapping *mapping = lien_process_mapping(process, event->key.va);
 
-	if (!mapping || !lien_allocation_by_address(mapping->holding->allocation)) {
-		lien_graph_odd(graph, process);
-		return 0;
-	}
-	return share_by_key(graph, mapping->holding->allocation, event, event->key.key);
+	if (!mapping || !lien_allocation_by_address(mapping->holding->allocation))
+		return lien_process_odd(process);
+	return share_by_key(process->graph, mapping->holding->allocation, event, event->key.key);
 }
 
 /* Legacy IPC: a process that opens a name twice gets one address for both, also if the export of
@@ -192,12 +181,12 @@ static struct lien_mapping *opened(
 	return mapping->holding->allocation->origin == LIEN_ORIGIN_IMPORT ? mapping : NULL;
 }
 
-static int apply_key_import(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_key_import(struct lien_process *process, const struct lien_event *event)
 {
 	unsigned by = event->type == LIEN_CALL_CU_IPC_OPEN ? LIEN_CALL_CU_IPC_GET
 							   : LIEN_CALL_CU_POOL_EXPORT_POINTER;
-	struct lien_share *share = lien_share_find(graph, lien_share_number(by, event->key.key));
+	struct lien_share *share =
+		lien_share_find(process->graph, lien_share_number(by, event->key.key));
 	struct lien_allocation *allocation = share ? share->allocation : NULL;
 	struct lien_mapping *mapping;
 	uint64_t bytes;
@@ -209,25 +198,22 @@ static int apply_key_import(
 		return 0;
 	}
 	bytes = allocation ? allocation->bytes : 1; /* the driver does not return a size */
-	if (!lien_range_sane(event->key.va, bytes)) {
-		lien_graph_odd(graph, process);
-		return 0;
-	}
+	if (!lien_range_sane(event->key.va, bytes))
+		return lien_process_odd(process);
 	if (allocation)
 		allocation->importing = true;
-	vacated = lien_range_vacate(graph, process, event->key.va, bytes);
+	vacated = lien_range_vacate(process, event->key.va, bytes);
 	if (allocation)
 		allocation->importing = false;
 	if (!vacated)
 		return 0;
 	if (!allocation)
-		allocation = import_unmatched(graph, process, event);
+		allocation = import_unmatched(process, event);
 	if (!allocation)
 		return -ENOMEM;
 	if (share)
-		lien_share_taken(graph, share);
-	mapping = lien_mapping_new(
-		graph, lien_holding_get(graph, process, allocation), event->key.va, bytes);
+		lien_share_taken(process->graph, share);
+	mapping = lien_mapping_new(lien_holding_get(process, allocation), event->key.va, bytes);
 	if (!mapping)
 		return -ENOMEM;
 	mapping->imported = mapping->opened = true;
@@ -240,20 +226,19 @@ static int apply_key_import(
 
 /* Returns the object of a call; a process may have imported it. */
 static struct lien_allocation *object_of(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+	struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_handle *handle = lien_handle_find(process, event->multicast.handle);
 
 	if (handle && handle->holding->allocation->origin == LIEN_ORIGIN_MULTICAST)
 		return handle->holding->allocation;
-	lien_graph_odd(graph, process);
+	lien_process_odd(process);
 	return NULL;
 }
 
-static int apply_multicast_device(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_multicast_device(struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_allocation *object = object_of(graph, process, event);
+	struct lien_allocation *object = object_of(process, event);
 
 	if (object && event->multicast.device >= 0 && event->multicast.device < 64)
 		object->devices |= 1ull << event->multicast.device;
@@ -277,25 +262,22 @@ static struct lien_allocation *memory_of(
 	return mapping ? mapping->holding->allocation : NULL;
 }
 
-static int apply_multicast_bind(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_multicast_bind(struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_allocation *object = object_of(graph, process, event), *memory;
+	struct lien_allocation *object = object_of(process, event), *memory;
 	uint64_t offset;
 
 	memory = memory_of(process, event, &offset);
 	if (!object)
 		return 0;
-	if (!memory || memory->origin == LIEN_ORIGIN_MULTICAST) {
-		lien_graph_odd(graph, process);
-		return 0;
-	}
-	return lien_binding_new(graph, &(struct lien_binding){.object = object,
-					       .memory = memory,
-					       .offset = event->multicast.offset,
-					       .bytes = event->multicast.bytes,
-					       .memory_offset = offset,
-					       .device = memory->prop.location_id});
+	if (!memory || memory->origin == LIEN_ORIGIN_MULTICAST)
+		return lien_process_odd(process);
+	return lien_binding_new(process->graph, &(struct lien_binding){.object = object,
+							.memory = memory,
+							.offset = event->multicast.offset,
+							.bytes = event->multicast.bytes,
+							.memory_offset = offset,
+							.device = memory->prop.location_id});
 }
 
 /* Returns the first binding with a byte in [from, to) of the object, of that device's memory. */
@@ -317,10 +299,9 @@ static struct lien_binding *next_at(struct lien_binding *binding, uint64_t to)
 
 /* The device says which of the memories bound at that offset is meant. Processes that see one GPU
  * each give it the same number, and mean their own memory. */
-static int apply_multicast_unbind(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+static int apply_multicast_unbind(struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_allocation *object = object_of(graph, process, event);
+	struct lien_allocation *object = object_of(process, event);
 	uint64_t from = event->multicast.offset, to = from + event->multicast.bytes;
 	struct lien_binding *first, *binding, *next;
 	bool own = false;
@@ -334,10 +315,10 @@ static int apply_multicast_unbind(
 	for (binding = first; binding; binding = next) {
 		next = next_at(binding, to);
 		if (!own || binding->memory->owner == process)
-			lien_binding_drop(graph, binding);
+			lien_binding_drop(process->graph, binding);
 	}
 	if (!first)
-		lien_graph_odd(graph, process);
+		lien_process_odd(process);
 	return 0;
 }
 

@@ -187,7 +187,7 @@ static int load_comm(
 		body->parent >= LIEN_NUMBER_END || (event->outer && !makes_comm(event->outer)))
 		return -EBADMSG;
 	graph->next_comm = body->number - 1;
-	part = lien_comm_new(graph, process, event->scope);
+	part = lien_comm_new(process, event->scope);
 	graph->next_comm = next;
 	if (!part)
 		return -ENOMEM;
@@ -232,8 +232,8 @@ static void dump_split(struct lien_snapshot *snapshot, const struct lien_split *
 	memcpy(body->id, split->id, sizeof(body->id));
 	body->number = split->number;
 	body->nranks = split->nranks;
-	body->comm = member->number;
-	body->parent = member->parent;
+	body->comm = member->comm ? member->comm->number : 0;
+	body->parent = member->parent ? member->parent->number : 0;
 	body->color = member->color;
 	body->key = member->key;
 	body->parent_rank = member->parent_rank;
@@ -243,7 +243,8 @@ static void dump_split(struct lien_snapshot *snapshot, const struct lien_split *
 static int load_split(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	return lien_split_load(graph, process, &event->state.split);
+	(void)graph;
+	return lien_split_load(process, &event->state.split);
 }
 
 /* --- all -------------------------------------------------------------------------------------- */
@@ -313,9 +314,8 @@ static void for_each_process(struct lien_snapshot *snapshot,
 {
 	struct lien_process *process;
 
-	for (process = lien_graph_first(snapshot->graph); process && !snapshot->err;
-		process = lien_graph_next(process))
-		if (lien_viewer_sees(snapshot->viewer, process))
+	LIEN_FOREACH_PROCESS (process, snapshot->graph)
+		if (!snapshot->err && lien_viewer_sees(snapshot->viewer, process))
 			dump(snapshot, process);
 }
 
@@ -382,7 +382,7 @@ static bool needs_no_process(unsigned type)
 int lien_graph_load(struct lien_graph *graph, const struct lien_event *event)
 {
 #define LOAD(name, number, least) [number] = load_##name,
-	static lien_apply_fn *const loads[LIEN_CALL_MAX] = {LIEN_PROCESS_STATES(LOAD)};
+	static lien_load_fn *const loads[LIEN_CALL_MAX] = {LIEN_PROCESS_STATES(LOAD)};
 #undef LOAD
 	struct lien_process *process = lien_graph_living(graph, event->pid, event->start);
 

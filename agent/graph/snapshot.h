@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "agent/graph/internal.h"
-#include "agent/graph/viewer.h"
 
 /* Numbers that the graph counts up from stay below these, so that they never run out. */
 #define LIEN_ID_END	(1ull << 62)
@@ -69,7 +68,10 @@ void lien_snapshot_dump_allocations(struct lien_snapshot *snapshot);
 /* Writes the process's handles, mappings and registrations. */
 void lien_snapshot_dump_held(struct lien_snapshot *snapshot, struct lien_process *process);
 void lien_snapshot_dump_bindings(struct lien_snapshot *snapshot);
-/* Loads a record of LIEN_MEMORY_STATES, as lien_graph_load(). */
-lien_apply_fn lien_snapshot_load_memory;
+/* Loads a record, as lien_graph_load(). process NULL: of some records. */
+typedef int lien_load_fn(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+/* Of LIEN_MEMORY_STATES. */
+lien_load_fn lien_snapshot_load_memory;
 
 #endif

@@ -265,8 +265,9 @@ void lien_snapshot_dump_allocations(struct lien_snapshot *snapshot)
 	struct lien_allocation *allocation;
 	struct lien_share *share;
 
-	for (allocation = lien_graph_first_allocation(snapshot->graph);
-		allocation && !snapshot->err; allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, snapshot->graph) {
+		if (snapshot->err)
+			return;
 		if (lien_viewer_sees_owner(snapshot->viewer, allocation)) {
 			dump_allocation(snapshot, allocation);
 			LIST_FOREACH (share, &allocation->shares, of_allocation)
@@ -314,7 +315,7 @@ static int load_handle(
 		if (!raw_to)
 			return -ENOMEM;
 	}
-	handle = lien_handle_new(graph, process, allocation, body->value);
+	handle = lien_handle_new(process, allocation, body->value);
 	if (!handle)
 		return -ENOMEM;
 	lien_handle_refer(handle, body->references);
@@ -404,7 +405,7 @@ static int load_mapping(
 	}
 	if (!mapping) {
 		mapping = lien_mapping_new(
-			graph, lien_holding_get(graph, process, allocation), body->va, body->bytes);
+			lien_holding_get(process, allocation), body->va, body->bytes);
 		if (!mapping)
 			return -ENOMEM;
 		mapping->imported = body->flags & LIEN_STATE_IMPORTED;
@@ -509,8 +510,7 @@ void lien_snapshot_dump_bindings(struct lien_snapshot *snapshot)
 	struct lien_allocation *object;
 	struct lien_binding *binding;
 
-	for (object = lien_graph_first_allocation(snapshot->graph); object;
-		object = lien_graph_next_allocation(object)) {
+	LIEN_FOREACH_ALLOCATION (object, snapshot->graph) {
 		if (object->origin != LIEN_ORIGIN_MULTICAST ||
 			!lien_viewer_sees_part(snapshot->viewer, object))
 			continue;
@@ -524,7 +524,7 @@ int lien_snapshot_load_memory(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 #define LOAD(name, number, least) [number] = load_##name,
-	static lien_apply_fn *const loads[LIEN_CALL_MAX] = {LIEN_MEMORY_STATES(LOAD)};
+	static lien_load_fn *const loads[LIEN_CALL_MAX] = {LIEN_MEMORY_STATES(LOAD)};
 #undef LOAD
 
 	return loads[event->type](graph, process, event);

@@ -15,7 +15,7 @@
 
 #include "agent/core/jobs.h"
 #include "agent/core/proc.h"
-#include "agent/graph/pids.h"
+#include "agent/graph/array.h"
 #include "agent/join/job.h"
 #include "agent/join/walks.h"
 #include "agent/orders/orders.h"
@@ -540,7 +540,7 @@ void lien_attach_expect(struct lien_agent *agent, const struct lien_viewer *view
 	const bool attaches = agent->control >= 0 && !agent->no_attach;
 	struct lien_process *process;
 
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		process->joins =
 			attaches && (!count || lien_pids_have(pids, count, process->pid)) &&
 			wanted_before(viewer, process, count) && !lien_proc_stopped(process->pid);

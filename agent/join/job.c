@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "agent/graph/pids.h"
+#include "agent/graph/array.h"
 
 static struct lien_join_part *part_at(const struct lien_join_job *job, unsigned i)
 {

@@ -447,11 +447,12 @@ static bool was_named(const struct subject *subject, uint64_t address)
 static unsigned take_subject(struct lien_agent *agent, struct subject *subject,
 	const struct lien_counted *counted, size_t count)
 {
-	struct lien_process *process = lien_graph_process(agent->graph, subject->pid);
+	struct lien_process *process =
+		lien_graph_living(agent->graph, subject->pid, subject->start);
 	unsigned i, found = 0;
 	uint64_t address;
 
-	if (!process || process->start != subject->start || subject->gone)
+	if (!process || subject->gone)
 		return 0;
 	for (i = 0; i < subject->is.rows; i++) {
 		address = subject->is.row[i].address;
@@ -590,8 +591,7 @@ static bool is_due(struct lien_agent *agent, uint64_t now)
 	struct lien_process *process;
 	bool lacking = false;
 
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		if (!lien_comms_may_lack(process))
 			continue;
 		report = process->ras;

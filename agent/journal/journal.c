@@ -72,14 +72,10 @@ int lien_journal_create(struct lien_journal **out, const char *path, uint64_t nu
 	/* Not truncated but replaced: a reader may have mapped the old one. */
 	unlink(path);
 	journal->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (journal->fd < 0) {
-		err = -errno;
-		journal_free(journal);
-		return err;
-	}
-	err = room_grow(journal, ROOM_STEP);
+	err = journal->fd < 0 ? -errno : room_grow(journal, ROOM_STEP);
 	if (err) {
-		unlink(path);
+		if (journal->fd >= 0)
+			unlink(path);
 		journal_free(journal);
 		return err;
 	}

@@ -9,7 +9,7 @@
 #include "agent/core/proc.h"
 #include "agent/graph/bytes.h"
 #include "agent/graph/named.h"
-#include "agent/graph/pids.h"
+#include "agent/graph/array.h"
 #include "agent/orders/orders.h"
 
 static bool wanted(const struct lien_selection *selection, const struct lien_process *process)

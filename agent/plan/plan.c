@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "agent/graph/bytes.h"
+#include "agent/graph/array.h"
 #include "agent/plan/plan_internal.h"
 
 #define BOUND_STEPS 1000000 /* some 10 ms, on bindings to multicast objects */

@@ -13,7 +13,7 @@
 #include <lien/probe.h>
 #include <lien/wire.h>
 #include "agent/graph/devices.h"
-#include "agent/graph/viewer.h"
+#include "agent/graph/graph.h"
 #include "agent/plan/cause.h"
 
 /* Memory declared worthless: an owner's, or that of a tag. */

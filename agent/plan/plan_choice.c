@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "agent/graph/named.h"
-#include "agent/graph/pids.h"
+#include "agent/graph/array.h"
 #include "agent/plan/plan_internal.h"
 
 static int name_cmp(const void *a, const void *b)

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "agent/graph/pids.h"
+#include "agent/graph/array.h"
 #include "agent/link/link.h"
 #include "agent/quiesce/elsewhere.h"
 #include "agent/quiesce/gate.h"

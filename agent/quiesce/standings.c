@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "agent/graph/array.h"
-#include "agent/graph/pids.h"
 #include "agent/quiesce/elsewhere.h"
 #include "agent/quiesce/gate.h"
 #include "loader/probes/calls.h"

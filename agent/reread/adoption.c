@@ -8,7 +8,6 @@
 
 #include <lien/cuda_abi.h>
 #include "agent/graph/array.h"
-#include "agent/graph/pids.h"
 
 bool lien_unknown_in(const struct lien_allocation *allocation, const struct lien_process *process)
 {

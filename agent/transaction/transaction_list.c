@@ -10,7 +10,7 @@
 
 #include "agent/graph/array.h"
 #include "agent/graph/bytes.h"
-#include "agent/graph/pids.h"
+#include "agent/graph/array.h"
 #include "agent/transaction/transaction_internal.h"
 
 bool lien_restore_may_share(const struct lien_transaction *t, unsigned i, unsigned j)

@@ -13,7 +13,6 @@
 #include "agent/graph/graph.h"
 #include "agent/plan/plan.h"
 #include "agent/transaction/transaction.h"
-#include "agent/graph/viewer.h"
 
 /* Exports that are open files of some process now, or on their way (pid 0); empty if that cannot be
  * read. */

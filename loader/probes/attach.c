@@ -10,7 +10,7 @@
 
 #include "loader/probes/calls.h"
 #include <lien/clock.h>
-#include "loader/hash.h"
+#include "agent/graph/hash.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/probes_internal.h"
 #include "loader/discover/untrusted.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loader/hash.h"
+#include "agent/graph/hash.h"
 
 /* --- calls with a number ---------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include <lien/clock.h>
-#include "loader/hash.h"
+#include "agent/graph/hash.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/uprobe.h"
 

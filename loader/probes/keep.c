@@ -25,7 +25,7 @@
 
 #include <lien/thread.h>
 #include <lien/version.h>
-#include "loader/hash.h"
+#include "agent/graph/hash.h"
 #include "loader/probes/maps.h"
 #include "loader/probes/probes_internal.h"
 

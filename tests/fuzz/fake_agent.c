@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tests/fuzz/fake_agent.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>

@@ -249,9 +249,11 @@ static inline void split_lines(struct lines *lines, struct lien_graph *of)
 				"split %u of %d " H " known %u: %u %u -> %u " H
 				" color %d key %d %d",
 				split->number, split->nranks, LLX(key_sum(split->id, 128)),
-				split->known, member->process->pid, member->parent, member->number,
-				LLX(member->number ? member->comm : 0), member->color, member->key,
-				member->parent_rank);
+				split->known, member->process->pid,
+				member->parent ? member->parent->number : 0,
+				member->comm ? member->comm->number : 0,
+				LLX(member->comm ? member->comm->address : 0), member->color,
+				member->key, member->parent_rank);
 }
 
 /* To be freed. */

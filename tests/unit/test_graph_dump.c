@@ -5,7 +5,7 @@
  */
 #include "canonical.h"
 
-#include "agent/graph/viewer.h"
+#include "agent/graph/graph.h"
 #include "agent/plan/plan.h"
 #include "agent/views/views.h"
 
@@ -812,6 +812,15 @@ static void test_refused(void **state)
 	REFUSED(end, ev->state.end.allocation = UINT64_MAX);
 	REFUSED(end, ev->state.end.comm = UINT32_MAX);
 #undef REFUSED
+	/* A split makes a communicator once. */
+	records.count = 0;
+	assert_int_equal(lien_graph_dump(graph, keeps, &records), 0);
+	assert_int_equal(load_without(&records, 0), 0);
+	was = *first_of(&records, LIEN_STATE_split);
+	was.state.split.id[0]++;
+	assert_int_equal(lien_graph_apply(copy, &was), -EBADMSG);
+	was.state.split.comm = 0;
+	assert_int_equal(lien_graph_apply(copy, &was), 0);
 }
 
 /* Only what somebody holds is shown, and numbers that are in use are not given out again. */

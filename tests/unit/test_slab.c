@@ -6,7 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "agent/graph/slab.h"
+#include "agent/graph/internal.h"
 
 #define OBJECTS 5000 /* of several chunks */
 
