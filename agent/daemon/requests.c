@@ -342,8 +342,7 @@ static void close_inherited(struct lien_client *client)
 	close(agent->epoll);
 	agent->epoll = -1; /* both share it; the copy must not change it */
 	lien_server_close_inherited(agent);
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		tracked = process->agent;
 		if (tracked && tracked->link) {
 			lien_link_close(tracked->link);

@@ -44,7 +44,7 @@ static unsigned list(struct lien_graph *graph, bool parked, char *text, size_t s
 	char pids[100] = "";
 	size_t used = 0;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		if ((parked ? process->parked : process->cuda) &&
 			lien_proc_runs(process->pid, process->start) && count++ < PIDS_SHOWN)
 			used += snprintf(pids + used, sizeof(pids) - used, "%s%u", used ? ", " : "",
@@ -340,7 +340,7 @@ static bool memory_is_away(const struct lien_agent *agent)
 {
 	struct lien_process *process;
 
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		if (process->held_items || process->parked)
 			return true;
 	return lien_probes_facts(agent->probes)->gates;

@@ -205,8 +205,7 @@ static size_t list_inodes(
 	struct lien_process *process;
 	size_t count = 0;
 
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		if (!lien_viewer_sees(viewer, process))
 			continue;
 		RB_FOREACH (map, lien_library_tree, &process->libraries) {
@@ -295,7 +294,7 @@ static json_t *status_followed(struct lien_agent *agent, const struct lien_viewe
 	if (!lien_probes_facts(agent->probes)->can_follow)
 		return json_null();
 	pids = json_array();
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		if (lien_viewer_sees(viewer, process) &&
 			lien_probes_follows(agent->probes, process->pid))
 			json_array_append_new(pids, json_integer(process->pid));
@@ -321,7 +320,7 @@ static json_t *view_host(struct lien_agent *agent)
 	struct lien_process *process;
 	uint64_t used = 0;
 
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		used += process->arena_used;
 	return json_pack("{s:I, s:I, s:o, s:b, s:i}", "held_bytes",
 		(json_int_t)lien_prepare_held(agent), "used_bytes", (json_int_t)used, "limit_bytes",
@@ -339,8 +338,7 @@ json_t *lien_agent_arena(
 	unsigned i;
 	int device;
 
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		for (i = 0, released = 0; result && i < result->processes_count; i++)
 			if (result->processes[i].pid == process->pid)
 				released = result->processes[i].bytes;
@@ -408,8 +406,7 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 	struct lien_process *process;
 	unsigned processes = 0;
 
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		if (!lien_viewer_sees(viewer, process))
 			continue;
 		processes += process->cuda;

@@ -215,7 +215,7 @@ bool lien_orders_finishing(struct lien_agent *agent)
 
 	if (!agent->t_finish)
 		agent->t_finish = lien_now_ns() + FINISH_NS;
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		if (is_short(process->agent))
 			return lien_now_ns() < agent->t_finish;
 	return false;

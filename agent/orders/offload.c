@@ -77,8 +77,7 @@ static bool any_exports(const struct lien_agent *agent)
 {
 	struct lien_allocation *allocation;
 
-	for (allocation = lien_graph_first_allocation(agent->graph); allocation;
-		allocation = lien_graph_next_allocation(allocation))
+	LIEN_FOREACH_ALLOCATION (allocation, agent->graph)
 		if (!LIST_EMPTY(&allocation->shares))
 			return true;
 	return false;

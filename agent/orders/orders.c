@@ -344,8 +344,7 @@ static bool unheard(void *context, uint32_t pid, uint64_t token)
 	const struct lien_tracked *tracked;
 	struct lien_process *process;
 
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		tracked = process->agent;
 		if (tracked && tracked->started && (tracked->heard || !own) &&
 			process->presence == LIEN_CONTROL_LOADED &&

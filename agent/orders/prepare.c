@@ -20,8 +20,7 @@ uint64_t lien_prepare_held(struct lien_agent *agent)
 	const struct lien_tracked *tracked;
 	uint64_t held = 0;
 
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		tracked = process->agent;
 		held += process->arena_bytes;
 		if (tracked && lien_orders_asked(tracked) == LIEN_ASK_PREPARE)
@@ -145,6 +144,6 @@ void lien_prepare_tick(struct lien_agent *agent)
 {
 	struct lien_process *process;
 
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		proceed(agent, process);
 }

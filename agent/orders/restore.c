@@ -120,7 +120,7 @@ static int check_tags(struct lien_agent *agent, const struct lien_selection *sel
 	if (!selection->tags_count || lien_known_any_tag(agent->graph, &selection->viewer,
 					      selection->tags, selection->tags_count))
 		return 0;
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		if (process->held_items)
 			return 0;
 	agent->blame.cause = LIEN_CAUSE_INVALID;
@@ -220,8 +220,7 @@ int lien_orders_release(struct lien_agent *agent, const struct lien_selection *s
 	chosen = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(*chosen));
 	if (!chosen)
 		return -ENOMEM;
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		if (!process->arena_bytes || !wanted(selection, process) ||
 			!lien_proc_owned(process, &selection->viewer))
 			continue;

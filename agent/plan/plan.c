@@ -490,8 +490,7 @@ static int add_idle(struct planner *planner)
 	plan->unknown = calloc(room, sizeof(*plan->unknown));
 	if (!plan->idle || !plan->unknown)
 		return -ENOMEM;
-	for (process = lien_graph_first(planner->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, planner->graph) {
 		selected = lien_viewer_sees(&planner->selection->viewer, process) &&
 			   lien_choice_has_pid(&planner->choice, process->pid);
 		unknown = &plan->unknown[plan->unknown_count];

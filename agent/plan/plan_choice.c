@@ -317,7 +317,7 @@ static void add_joined(struct lien_graph *graph, struct restorers *restorers)
 {
 	struct lien_process *process;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		if (process->joined && process->parked)
 			add(restorers, process);
 }
@@ -350,7 +350,7 @@ int lien_plan_restore(
 
 	if (lien_choice_make(&choice, selection))
 		return -ENOMEM;
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, graph) {
 		process->mark = 0;
 		if (process->held_items || (!pids_count && holds_chosen(&choice, process)))
 			add(&restorers, process);

@@ -349,8 +349,7 @@ static int look_for_unseen(struct planner *planner)
 	planner->unseen = calloc(room, sizeof(*planner->unseen));
 	if (!planner->unseen)
 		return -ENOMEM;
-	for (process = lien_graph_first(planner->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, planner->graph) {
 		process->mark = 0;
 		if (process->cuda && process->incomplete & (UNSEEN | UNREAD))
 			planner->unseen[planner->unseen_count++] = process;
@@ -426,8 +425,7 @@ static int look_for_strangers(struct planner *planner)
 	unsigned room = 0;
 	int err;
 
-	for (allocation = lien_graph_first_allocation(planner->graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, planner->graph) {
 		importer = importer_of(allocation);
 		stranger = importer ? stranger_of(planner, importer->uid) : NULL;
 		if (!importer || (stranger && stranger->round <= allocation->round))

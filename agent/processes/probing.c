@@ -467,7 +467,7 @@ static bool is_mapped(const struct lien_agent *agent, ino_t inode)
 	struct lien_process *process;
 	struct lien_library_map *map;
 
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		RB_FOREACH (map, lien_library_tree, &process->libraries)
 			if (map->inode == inode)
 				return true;
@@ -634,8 +634,7 @@ json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_view
 					       "probed", files_of(agent, account->user), "limit",
 					       limit_of(account->user), "others",
 					       account->refused + account->more));
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		if (!lien_viewer_sees(viewer, process))
 			continue;
 		if (process->incomplete & LIEN_INCOMPLETE_UNPROBED)

@@ -249,7 +249,7 @@ void lien_sites_tick(struct lien_agent *agent)
 	sites->t_sweep = lien_now_ns();
 	RB_FOREACH (file, site_file_tree, &sites->files)
 		file->used = false;
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		mark_used(sites, process);
 	RB_FOREACH (file, site_file_tree, &sites->files) {
 		if (file->used || file->busy)

@@ -125,7 +125,7 @@ static void check_followed(struct lien_agent *agent)
 {
 	struct lien_process *process;
 
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		if (lien_probes_is_followed(agent->probes, process->pid))
 			look_at(agent, process);
 }
@@ -134,7 +134,7 @@ void lien_watch_follow(struct lien_agent *agent)
 {
 	struct lien_process *process;
 
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		look_at(agent, process);
 }
 
@@ -448,8 +448,7 @@ void lien_watch_resume(struct lien_agent *agent)
 	struct lien_library_map *map;
 	struct lien_process *process;
 
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		read_libraries(agent, process);
 		if (!process->cuda)
 			continue;
@@ -585,8 +584,7 @@ void lien_watch_tick(struct lien_agent *agent)
 		sweep(agent);
 	}
 	agent->waking = agent->loaded = false;
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		tracked = process->agent;
 		if (tracked && tracked->look_again) {
 			tracked->look_again = false;

@@ -187,8 +187,7 @@ static unsigned of_user(const struct lien_agent *agent, const struct lien_proces
 	struct lien_process *process;
 	unsigned sum = 0;
 
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		tracked = process->agent;
 		if (tracked && process != but && process->uid == but->uid)
 			sum += tracked->comms_away;

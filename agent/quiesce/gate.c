@@ -140,8 +140,7 @@ static bool is_whole_node(struct lien_agent *agent)
 	struct lien_process *process;
 	unsigned left = plan->processes_count;
 
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, agent->graph) {
 		if (!process->cuda)
 			continue;
 		if (!lien_plan_part(plan, process->pid))
@@ -584,7 +583,7 @@ void lien_gate_tick(struct lien_agent *agent)
 	lien_probes_gate_tick(agent->probes);
 	if (agent->transaction)
 		return;
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, agent->graph)
 		tick_process(agent, process);
 	serve(agent);
 }

@@ -459,8 +459,7 @@ static bool list_outside(const struct rest *rest, struct ids *ids)
 	struct lien_process *process;
 	struct lien_comm *comm;
 
-	for (process = lien_graph_first(rest->agent->graph); process;
-		process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, rest->agent->graph) {
 		if (RB_EMPTY(&process->comms) || lien_rest_index_of(rest, process->pid) >= 0)
 			continue;
 		RB_FOREACH (comm, lien_comm_tree, &process->comms) {

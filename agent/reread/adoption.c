@@ -90,7 +90,7 @@ int lien_adoption_begin(struct lien_graph *graph, const uint32_t *pids, unsigned
 		calloc(lien_graph_stats(graph)->processes + 1, sizeof(*adoption->processes));
 	if (!adoption->processes)
 		return -ENOMEM;
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, graph) {
 		if (!process->cuda || process->ended || !concerned(process) ||
 			process->presence != LIEN_CONTROL_READY)
 			continue;
@@ -329,10 +329,9 @@ static void plan_untyped(struct lien_adoption *adoption, struct lien_graph *grap
 
 	if (!adoption->untyped)
 		return;
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		adoption->unread |= hides(adoption, process);
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, graph) {
 		imports += is_import(allocation);
 		if (allocation->bytes > adoption->unmarked && may_be_imported(allocation) &&
 			!is_marked(adoption, allocation))

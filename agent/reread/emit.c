@@ -189,14 +189,13 @@ static void look_at_others(struct repair *repair, struct lien_graph *graph)
 	struct lien_process *process;
 	uint64_t *most;
 
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, graph) {
 		most = exported_at(repair, allocation->prop.location_type);
 		if (allocation->owner != repair->process && allocation->exports &&
 			allocation->bytes > *most)
 			*most = allocation->bytes;
 	}
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		repair->others_unknown |=
 			process != repair->process && process->cuda &&
 			process->incomplete & ~LIEN_INCOMPLETE_NCCL & ~LIEN_INCOMPLETE_CARDS;

@@ -46,7 +46,7 @@ static size_t comms_of(struct lien_graph *graph)
 	struct lien_comm *comm;
 	size_t count = 0;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		RB_FOREACH (comm, lien_comm_tree, &process->comms)
 			count++;
 	return count;
@@ -59,7 +59,7 @@ static void add_seen(struct lien_comm_entries *entries, struct lien_graph *graph
 	struct lien_process *process;
 	struct lien_comm *comm;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, graph) {
 		if (!lien_viewer_sees(entries->viewer, process))
 			continue;
 		RB_FOREACH (comm, lien_comm_tree, &process->comms) {
@@ -125,8 +125,7 @@ static void sum_memory(struct lien_comm_entries *entries, struct lien_graph *gra
 	const struct lien_comm *comm;
 
 	qsort(entries->entry, entries->count, sizeof(*entry), entry_by_comm);
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, graph) {
 		comm = lien_allocation_comm(allocation);
 		entry = comm && lien_allocation_held(allocation) ? lien_comm_entry(entries, comm)
 								 : NULL;
@@ -422,7 +421,7 @@ static json_t *view_late(
 	struct lien_process *process;
 	json_t *list = json_array();
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		if (lien_viewer_sees(viewer, process) && lien_comms_may_lack(process))
 			json_array_append_new(list, view_late_process(process, now_ns));
 	return list;

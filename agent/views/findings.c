@@ -279,7 +279,7 @@ static unsigned list_pools(struct lien_graph *graph, uint64_t *shares)
 	struct lien_pool *pool;
 	unsigned n = 0;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		RB_FOREACH (pool, lien_pool_tree, &process->pools) {
 			if (shares)
 				shares[n] = pool->share;

@@ -283,8 +283,7 @@ static bool count_all(struct mem *mem, struct lien_graph *graph)
 	struct lien_allocation *allocation;
 	bool own;
 
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, graph) {
 		if (!lien_allocation_held(allocation) ||
 			allocation->origin == LIEN_ORIGIN_MULTICAST)
 			continue;
@@ -436,7 +435,7 @@ static json_t *view_unread(struct lien_graph *graph, const struct lien_viewer *v
 	struct lien_process *process;
 	json_t *list = json_array();
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		if (lien_plan_unread(process) && lien_viewer_sees(viewer, process) &&
 			(!pid || pid == process->pid))
 			json_array_append_new(list, json_integer(process->pid));
@@ -479,8 +478,7 @@ json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewe
 	struct mem mem = {.by = LIEN_MEM_BY_KIND};
 	unsigned i;
 
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation))
+	LIEN_FOREACH_ALLOCATION (allocation, graph)
 		if (!allocation->owner && allocation->owner_pid &&
 			lien_allocation_held(allocation) && lien_allocation_on_device(allocation) &&
 			lien_viewer_sees_owner(viewer, allocation))

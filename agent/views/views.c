@@ -132,7 +132,7 @@ static json_t *view_processes(struct lien_graph *graph, const struct lien_viewer
 	json_t *list = json_array();
 	struct lien_process *process;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		if (process->cuda && lien_viewer_sees(viewer, process))
 			json_array_append_new(list, view_process(process));
 	return list;
@@ -288,7 +288,7 @@ static json_t *view_comms(struct lien_graph *graph, const struct lien_viewer *vi
 	struct lien_process *process;
 	struct lien_comm *comm;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+	LIEN_FOREACH_PROCESS (process, graph) {
 		if (!lien_viewer_sees(viewer, process))
 			continue;
 		RB_FOREACH (comm, lien_comm_tree, &process->comms)
@@ -305,8 +305,7 @@ json_t *lien_view_graph(struct lien_graph *graph, const struct lien_viewer *view
 	struct lien_allocation *allocation;
 	json_t *list = json_array(), *entry, *bindings;
 
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, graph) {
 		if (!lien_allocation_held(allocation) || !lien_viewer_sees_part(viewer, allocation))
 			continue;
 		entry = view_allocation(allocation);

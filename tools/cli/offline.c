@@ -75,7 +75,7 @@ static uint64_t bytes_in_use(struct lien_graph *graph)
 	struct lien_process *process;
 	uint64_t sum = 0;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		LIST_FOREACH (allocation, &process->owned, of_owner)
 			if (lien_allocation_held(allocation) &&
 				lien_allocation_on_device(allocation) &&
@@ -171,7 +171,7 @@ static struct lien_graph *load(
 		lien_graph_free(graph);
 		return NULL;
 	}
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		process->presence = LIEN_CONTROL_UNKNOWN;
 	return graph;
 }

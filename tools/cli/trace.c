@@ -307,8 +307,7 @@ static void look_at_slices(struct lien_trace_memory *memory, struct lien_graph *
 	struct lien_allocation *allocation;
 	size_t count = 0, old = 0;
 
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation)) {
+	LIEN_FOREACH_ALLOCATION (allocation, graph) {
 		if (!is_shown(allocation))
 			continue;
 		while (old < memory->count && memory->slices[old].id < allocation->id)

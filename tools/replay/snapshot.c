@@ -348,15 +348,13 @@ static int add_all(struct lien_script *script, struct lien_graph *graph)
 	struct lien_allocation *allocation;
 	struct lien_process *process;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		add_process(&calls, process);
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation))
+	LIEN_FOREACH_ALLOCATION (allocation, graph)
 		add_allocation(&calls, allocation);
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation))
+	LIEN_FOREACH_ALLOCATION (allocation, graph)
 		add_death(&calls, allocation);
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	LIEN_FOREACH_PROCESS (process, graph)
 		add_registrations(&calls, process);
 	return calls.err;
 }
