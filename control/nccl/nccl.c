@@ -349,7 +349,7 @@ int lien_ncclMemStats(void)
 /* A restore for a communicator can be the same as one for a group id: their turns are not. */
 #define FIRST_TURN (1ull << 32)
 
-/* One that has been suspended. Another one may be made at its address. */
+/* One that has been suspended. Another one made at its address is another entry. */
 struct known {
 	SLIST_ENTRY(known) entry;
 	lien_nccl_comm comm;
@@ -372,17 +372,14 @@ static struct known *known_of(lien_nccl_comm comm, const struct seen *seen)
 	struct known *known;
 
 	SLIST_FOREACH (known, &all_known, entry)
-		if (known->comm == comm)
+		if (known->comm == comm && known->made_ns == seen->made_ns &&
+			!strcmp(known->group, seen->group))
 			break;
 	if (!known && (known = calloc(1, sizeof(*known)))) {
-		known->comm = comm;
-		known->turns.last = FIRST_TURN - 1;
-		SLIST_INSERT_HEAD(&all_known, known, entry);
-	}
-	if (known && (strcmp(known->group, seen->group) || known->made_ns != seen->made_ns)) {
+		*known = (struct known){
+			.comm = comm, .made_ns = seen->made_ns, .turns.last = FIRST_TURN - 1};
 		memcpy(known->group, seen->group, sizeof(known->group));
-		known->made_ns = seen->made_ns;
-		known->turns = (struct turns){.last = FIRST_TURN - 1};
+		SLIST_INSERT_HEAD(&all_known, known, entry);
 	}
 	return known;
 }
