@@ -183,15 +183,27 @@ static int replan(void *context, const struct lien_plan **out, struct lien_blame
 static int keep(struct lien_agent *agent, const struct lien_transfer *transfer)
 {
 	struct lien_transfer *kept = malloc(sizeof(*kept));
+	const struct lien_plan *plan = &agent->plan;
+	uint32_t *within;
+	unsigned i;
 
 	if (!kept)
 		return -ENOMEM;
 	*kept = *transfer;
-	json_incref(kept->request);
 	lien_transfer_point(kept);
-	/* When it is planned again, only these take part. */
-	if (kept->selection.free)
-		kept->selection.within = &agent->plan;
+	if (kept->selection.free) {
+		/* However often it is planned again, only these take part. */
+		within = calloc(plan->processes_count + 1, sizeof(*within));
+		if (!within) {
+			free(kept);
+			return -ENOMEM;
+		}
+		for (i = 0; i < plan->processes_count; i++)
+			within[i] = plan->processes[i].pid;
+		kept->selection.within = within;
+		kept->selection.within_count = plan->processes_count;
+	}
+	json_incref(kept->request);
 	agent->transfer = kept;
 	return 0;
 }

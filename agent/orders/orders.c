@@ -460,10 +460,12 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 int lien_orders_ready(struct lien_agent *agent, char *error, size_t size)
 {
 	agent->blame = (struct lien_blame){0};
-	if (!agent->transaction)
+	if (!agent->transaction && !agent->t_finish)
 		return 0;
 	agent->blame.cause = LIEN_CAUSE_BUSY;
-	snprintf(error, size, "another transaction is under way: see `lien status`");
+	snprintf(error, size, "%s",
+		agent->transaction ? "another transaction is under way: see `lien status`"
+				   : "the agent is about to stop");
 	return -EBUSY;
 }
 
@@ -473,8 +475,10 @@ void lien_orders_end(struct lien_agent *agent)
 	lien_adoption_clear(&agent->adoption);
 	lien_transaction_free(agent->transaction);
 	lien_plan_clear(&agent->plan);
-	if (agent->transfer)
+	if (agent->transfer) {
+		free((void *)agent->transfer->selection.within);
 		json_decref(agent->transfer->request);
+	}
 	free(agent->transfer);
 	agent->transfer = NULL;
 	lien_elsewhere_end(agent);

@@ -137,7 +137,8 @@ static int check_holder(struct planner *planner, const struct lien_holding *hold
 		return refuse(planner, -EBUSY, LIEN_CAUSE_NOT_SELECTED, allocation->owner_pid,
 			holder->pid, "%s, which is not selected: add --pid %u or --with-closure",
 			what, holder->pid);
-	if (selection->within && !lien_plan_part(selection->within, holder->pid))
+	if (selection->within &&
+		!lien_pids_find(selection->within, selection->within_count, holder->pid))
 		return refuse(planner, -EBUSY, LIEN_CAUSE_NOT_SELECTED, allocation->owner_pid,
 			holder->pid, "process %u has come to share %s of process %u meanwhile",
 			holder->pid, lien_bytes(allocation->bytes).text, allocation->owner_pid);

@@ -56,8 +56,9 @@ struct lien_selection {
 	 * part, or is not selected, then stays; without this it would be a refusal.
 	 */
 	uint64_t free;
-	const struct lien_plan *within; /* with `free`: only its processes take part; NULL: any */
-	const struct lien_node *node;	/* for the numbers of GPUs; NULL: none is known */
+	const uint32_t *within; /* with `free`: sorted; no others take part; NULL: any may */
+	unsigned within_count;
+	const struct lien_node *node; /* for the numbers of GPUs; NULL: none is known */
 	/* Exports that are open files of some process, or on their way (pid 0), sorted by share:
 	 * they keep the memory on the device, and a later import of one would find the old memory.
 	 */

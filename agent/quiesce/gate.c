@@ -160,6 +160,9 @@ void lien_gate_set(struct lien_agent *agent, bool all)
 		tracked = lien_gate_tracked(agent, agent->plan.processes[i].pid);
 		if (!tracked)
 			continue;
+		/* Also here: it may be told to go back before its gate is made. */
+		tracked->gate_was_shut =
+			lien_probes_gate_holds(agent->probes, tracked->pid, &tracked->gate_held);
 		tracked->gate_was_all = tracked->gate_all;
 		tracked->gate_all |= all;
 		tracked->gate_shared = shared;

@@ -14,6 +14,7 @@ import sys
 import time
 
 import faults
+from coordinate import Part
 from held import Held
 from lien_test import (
     LIEN, MIB, SEED, Session, at_a_moment, case, check, children_of, equal, main, program,
@@ -235,6 +236,30 @@ def test_a_second_offload_that_fails():
         stays("a call to NCCL went on", lambda: session.ask("status")["held"])
         equal(session.ask("restore")["bytes"], 4 * MIB, "bytes")
         equal(rank.process.line(5)[:2], "ok", "the call to NCCL")
+
+
+@case()
+def test_a_planned_offload_that_is_undone():
+    """It has made no gate of its own: the one for what is away holds what it held, also after later ones."""
+    with Session(LIEN_PLAIN="0") as session:
+        faults.folder(session)
+        session.start_agent()
+        rank = Rank(session, allocate=4 * MIB, control=True)
+        rank.made("init-rank", 1, 0, unique_id(5))
+        rank("buffer", 4 * MIB)
+        session.ready(rank.pid)
+        session.ask("offload")
+        part = Part(session)
+        part.until(state="planned")
+        part.say("undo")
+        check(not part.end()["ok"], part.result)
+        own = faults.Faults(session, rank.inner_pid)
+        own.arm(faults.FAIL, times=1000000, function="cuMemGetAccess")
+        session.refused("offload", "--owner", "all", text="cuMemGetAccess")
+        own.disarm()
+        rank.process.send("free-nothing")
+        equal(rank.process.line(5)[:3], "ok ", "a call that only the undone ones would have held")
+        session.ask("restore")
 
 
 def held_until_restored(session, driver, command, call):

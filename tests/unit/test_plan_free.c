@@ -182,8 +182,6 @@ static void test_gpus(void **state)
 /* What would be a refusal is left alone while there is enough without it. */
 static void test_holders_that_do_not_take_part(void **state)
 {
-	struct lien_plan_process one = {.pid = 1};
-	const struct lien_plan before = {.processes = &one, .processes_count = 1};
 	uint32_t first[] = {1};
 
 	(void)state;
@@ -204,7 +202,8 @@ static void test_holders_that_do_not_take_part(void **state)
 	assert_int_equal(make(), 0);
 	assert_int_equal(plan.bytes, 8 * PIECE);
 	/* Planned again when the job is at rest: nobody else takes part any more. */
-	some.within = &before;
+	some.within = first;
+	some.within_count = 1;
 	assert_int_equal(make(), -EBUSY);
 	assert_non_null(
 		strstr(error, "process 2 has come to share 16.0 MiB of process 1 meanwhile"));
