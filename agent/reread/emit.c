@@ -120,6 +120,8 @@ static void emit_property(struct lien_emitter *emitter, const struct lien_proces
 }
 
 /* Sets the access that was found, and none for devices that only the graph has. */
+_Static_assert(LIEN_WIRE_PLACES <= LIEN_ACCESS_MAX, "what is found fits an event");
+
 static void emit_access(struct lien_emitter *emitter, struct lien_process *process,
 	const struct lien_wire_found *found)
 {
