@@ -274,14 +274,14 @@ static int walk_all_exports(struct lien_elf *elf, lien_elf_export_fn *fn, void *
 	struct exports exports = {.elf = elf, .fn = fn, .context = context};
 	Elf_Scn *section = NULL;
 	GElf_Shdr header;
-	int err = 0;
 
-	while (!err && (section = elf_nextscn(elf->elf, section)))
+	while ((section = elf_nextscn(elf->elf, section))) {
 		if (!gelf_getshdr(section, &header))
-			err = -EBADMSG;
-		else if (header.sh_type == SHT_DYNSYM)
-			err = walk_exports(&exports, section, &header);
-	return err;
+			return -EBADMSG;
+		if (header.sh_type == SHT_DYNSYM) /* a file has one; ten thousand would take long */
+			return walk_exports(&exports, section, &header);
+	}
+	return 0;
 }
 
 int lien_elf_exports(int fd, lien_elf_export_fn *fn, void *context)
