@@ -248,9 +248,9 @@ static json_t *adoption_json(
 	return json_pack("{s:s?, s:f, s:f, s:f, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "error",
 		error, "ms", result ? result->ns / 1e6 : 0, "pause_ms",
 		result ? result->pause_ns / 1e6 : 0, "match_ms",
-		result ? result->match_ns / 1e6 : 0, "processes", result ? adoption->count : 0, "counted",
-		adoption->counted, "marked", adoption->marks ? adoption->marked : 0, "matched",
-		adoption->matched, "unmatched",
+		result ? result->match_ns / 1e6 : 0, "processes", result ? adoption->count : 0,
+		"counted", adoption->counted, "marked", adoption->marks ? adoption->marked : 0,
+		"matched", adoption->matched, "unmatched",
 		adoption->looked - adoption->matched - adoption->made, "disputed",
 		adoption->disputed, "open", adoption->open, "outsider",
 		adoption->outsider ? json_integer(outsider_of(attach, adoption)) : json_null());
