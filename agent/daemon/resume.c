@@ -241,7 +241,8 @@ int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal)
 	if (err)
 		return err;
 	if (!probes->pinned) {
-		journal_end(agent, probes->problem);
+		journal_end(
+			agent, *probes->problem ? probes->problem : "its probes are not pinned");
 		return 0;
 	}
 	if (*probes->problem)

@@ -58,7 +58,7 @@ class Moves:
         self.session.ready(pid)
         offload = self.session.lien("offload", "--json", "--owner", "all", "--pid", str(pid), "--with-closure")
         if offload.code:
-            check(any(why in offload.err for why in REFUSED), offload)
+            check(any(why in offload.err + offload.out for why in REFUSED), offload)
             return
         self.moved += json.loads(offload.out)["bytes"]
         restore = self.session.ask("restore")

@@ -7,7 +7,7 @@ import re
 # Why an offload may be refused: memory that only contexts of cuCtxCreate reach is not moved; nor is what the other
 # process has opened, if it has made no call since it was seen.
 REFUSED = ("no device that may reach it has a primary context", "has a CUDA context besides the primary one",
-           "its control thread does not run yet")
+           "its control thread does not run yet", "handed out as a dma-buf, which keeps the old memory")
 BEFORE = 10  # lines that are shown before a difference
 
 # What differs on purpose: the call, what it answers natively, what under lien, and the reason, of which
