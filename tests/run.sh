@@ -136,8 +136,8 @@ list_asan() {
 
 # Debian 12's valgrind does not know these system calls of theirs: openat2(), pidfd_open(), and the query of
 # mappings; and a signal that a thread sends itself by rt_tgsigqueueinfo() never arrives there. They run under
-# the sanitizers as well.
-NO_VALGRIND="code libraries link signal timeout untrusted"
+# the sanitizers as well. So does what leaves a thread behind on purpose (jobs).
+NO_VALGRIND="code jobs libraries link signal timeout untrusted"
 
 list_valgrind() {
 	for test in "$BUILD"/tests/unit/test_*; do

@@ -68,11 +68,12 @@ static int complete(const struct lien_item *items, unsigned count)
 
 int lien_items_seal(struct lien_items *items)
 {
-	struct lien_item *added = items->item + items->sealed;
 	unsigned count = items->count - items->sealed, i;
+	struct lien_item *added;
 
 	if (!count)
 		return 0;
+	added = items->item + items->sealed;
 	qsort(added, count, sizeof(added[0]), compare);
 	for (i = 0; i < count; i += added[i].wire.mappings)
 		if ((i && added[i].wire.token == added[i - 1].wire.token) ||

@@ -379,6 +379,11 @@ def test_threads_go_on():
         equal(each(ranks, "joined('other')"), [12, 12], "values")
 
 
+def is_ahead(session):
+    wait_for("a rank waits for another one", lambda: any(
+        group["behind"] for group in session.ask("comms")["groups"]))
+
+
 @case(long=True)
 def test_a_rank_lags():
     """It gets to the others on a communicator that is not away, and so the job comes to rest."""
@@ -387,6 +392,7 @@ def test_a_rank_lags():
         ranks = ranks_of(session, comms=2)
         equal(each(ranks, "suspend(0)"), [SUCCESS] * 2, "suspend")
         ranks[0]("in_thread('work', 'all_reduce(1, 3)')")
+        is_ahead(session)
         ranks[0].begin("suspend(1)")
         wait_for("the offload", lambda: session.ask("status")["transaction"])
         equal(ranks[1]("all_reduce(1, 4)"), 7, "value")
@@ -621,6 +627,7 @@ def test_the_agent_dies():
         start(session)
         ranks = ranks_of(session)
         ranks[0]("in_thread('work', 'all_reduce(0, 1)')")  # and the other rank does not
+        is_ahead(session)
         ranks[1].begin("call('ncclPause', None)")
         wait_for("the offload", lambda: session.ask("status")["transaction"])
         session.kill_agent()
