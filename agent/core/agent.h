@@ -129,7 +129,7 @@ struct lien_subscriber {
 
 /* Calls from these modules to those above them. */
 struct lien_above {
-	/* What an event reaches, in this order; the one without a function is the end. */
+	/* An event reaches them in this order. An entry without a function ends the table. */
 	const struct lien_subscriber *subscribers;
 	bool (*consume)(struct lien_agent *agent, bool all);
 	/* Reads what a process has mapped by now, and looks for its control library. */

@@ -35,7 +35,7 @@ int lien_groups_seen(struct lien_graph *graph, const struct lien_viewer *viewer,
 	return 0;
 }
 
-/* Of the texts, which are the first members. */
+/* Compares the texts, which are the first members. */
 static int gpu_cmp(const void *a, const void *b)
 {
 	return strcmp(a, b);

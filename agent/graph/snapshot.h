@@ -71,7 +71,7 @@ void lien_snapshot_dump_bindings(struct lien_snapshot *snapshot);
 /* Loads a record, as lien_graph_load(). process NULL: of some records. */
 typedef int lien_load_fn(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
-/* Of LIEN_MEMORY_STATES. */
+/* Loads the rows of LIEN_MEMORY_STATES. */
 lien_load_fn lien_snapshot_load_memory;
 
 #endif

@@ -273,7 +273,7 @@ static const char *why_all(struct lien_agent *agent, struct lien_process *proces
 struct group {
 	uint64_t group;
 	unsigned set; /* place of another one that comes back with it, or its own */
-	/* Of all groups that come back together, at the place that stands for them: */
+	/* These two count all groups that come back together, at the place that stands for them. */
 	uint64_t bytes; /* to be mapped, in all processes */
 	uint64_t t;	/* since when a thread waits; NEVER: none does */
 };

@@ -150,6 +150,13 @@ static bool is_whole_node(struct lien_agent *agent)
 	return !left && plan->processes_count > 1;
 }
 
+/* Keeps what the process's gate holds now, for LIEN_GATE_BACK. */
+static void remember(struct lien_agent *agent, struct lien_tracked *tracked)
+{
+	tracked->gate_was_shut =
+		lien_probes_gate_holds(agent->probes, tracked->pid, &tracked->gate_held);
+}
+
 void lien_gate_set(struct lien_agent *agent, bool all)
 {
 	const bool shared = is_whole_node(agent);
@@ -160,9 +167,7 @@ void lien_gate_set(struct lien_agent *agent, bool all)
 		tracked = lien_gate_tracked(agent, agent->plan.processes[i].pid);
 		if (!tracked)
 			continue;
-		/* Also here: it may be told to go back before its gate is made. */
-		tracked->gate_was_shut =
-			lien_probes_gate_holds(agent->probes, tracked->pid, &tracked->gate_held);
+		remember(agent, tracked); /* it may be told to go back before its gate is made */
 		tracked->gate_was_all = tracked->gate_all;
 		tracked->gate_all |= all;
 		tracked->gate_shared = shared;
@@ -312,8 +317,7 @@ int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *
 	}
 	if (step == LIEN_GATE_BEGIN || step == LIEN_GATE_MAKE) {
 		if (tracked) {
-			tracked->gate_was_shut =
-				lien_probes_gate_holds(agent->probes, pid, &tracked->gate_held);
+			remember(agent, tracked);
 			tracked->late_count = 0; /* it knows of nobody */
 		}
 		return lien_gate_make(agent, process, step == LIEN_GATE_MAKE, why, size);
@@ -552,7 +556,7 @@ static void serve(struct lien_agent *agent)
 		process->used_in = call;
 }
 
-/* What is due while its memory is away. */
+/* Does what is due while the process has memory away. */
 static void tick_process(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;

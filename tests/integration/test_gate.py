@@ -205,6 +205,17 @@ def test_on_use_is_each_offloads_own():
         goes_on(first)
 
 
+def second_offload_fails(session, rank):
+    """NCCL's memory is away, and an offload of the rest fails: its gate goes back. Returns the rank's faults."""
+    own = faults.Faults(session, rank.inner_pid)
+    own.arm(faults.FAIL, times=1000000, function="cuMemGetAccess")
+    session.refused("offload", "--owner", "all", text="cuMemGetAccess")
+    own.disarm()
+    rank.process.send("free-nothing")
+    equal(rank.process.line(5)[:3], "ok ", "a call that only the second would have held")
+    return own
+
+
 @case(long=True)
 def test_a_second_offload_that_fails():
     """Then the first one's gate holds what it held before, and lets go of what it did not."""
@@ -217,12 +228,7 @@ def test_a_second_offload_that_fails():
         session.ready(rank.pid)
         session.ask("offload")
         rank("free-nothing")
-        own = faults.Faults(session, rank.inner_pid)
-        own.arm(faults.FAIL, times=1000000, function="cuMemGetAccess")
-        session.refused("offload", "--owner", "all", text="cuMemGetAccess")
-        own.disarm()
-        rank.process.send("free-nothing")
-        equal(rank.process.line(5)[:3], "ok ", "a call that only the second would have held")
+        own = second_offload_fails(session, rank)
         own.arm(faults.DELAY, delay_ms=3000, function="cuMemGetAccess")
         offload = session.spawn([LIEN, "offload", "--owner", "all"])
         wait_for("it is at rest", lambda: own.record.hit)
@@ -253,12 +259,7 @@ def test_a_planned_offload_that_is_undone():
         part.until(state="planned")
         part.say("undo")
         check(not part.end()["ok"], part.result)
-        own = faults.Faults(session, rank.inner_pid)
-        own.arm(faults.FAIL, times=1000000, function="cuMemGetAccess")
-        session.refused("offload", "--owner", "all", text="cuMemGetAccess")
-        own.disarm()
-        rank.process.send("free-nothing")
-        equal(rank.process.line(5)[:3], "ok ", "a call that only the undone ones would have held")
+        second_offload_fails(session, rank)
         session.ask("restore")
 
 
